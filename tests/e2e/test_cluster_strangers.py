@@ -61,7 +61,8 @@ def test_who_does_not_belong_is_refused_in_words_and_the_other_links_go_on(tmp_p
         shutil.copytree(two.directory / "data", stranger.directory / "data")
         two.start()
         wait_until(lambda: one.links() == two.links() == 1, "two reach each other again")
-        stranger.configuration.write_text(right)
+        # Copied with its configuration: the name is the same, too.
+        stranger.configuration.write_text(right.replace("<name>node2<", "<name>node1<"))
         stranger.start()
         wait_until(lambda: COPY in reason(stranger, 1) and COPY in reason(two, 2), COPY)
         assert COPY in one.log.read_text()

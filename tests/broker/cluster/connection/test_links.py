@@ -285,6 +285,7 @@ async def test_a_copied_data_directory_and_another_name_are_refused(
 ) -> None:
     one, two = await nodes()
     two.cluster.node = one.id
+    two.cluster.hub.process = b"another"
     link = one.reach(two)
     await until(lambda: "is a copy" in link.reason)
     two.cluster.node = two.id
@@ -297,6 +298,47 @@ async def test_a_copied_data_directory_and_another_name_are_refused(
     tries = len(one.connectors[two.id].links)
     await until(lambda: len(one.connectors[two.id].links) > tries + 1)
     assert caplog.text.count("cluster link refused") == said, "it comes again and again, and is told of once"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("node1", "another broker of that name has"), ("other", "broker 'other' has")]
+)
+@pytest.mark.parametrize("older", [0, 1])
+async def test_a_copy_is_no_link_to_oneself_whatever_its_name_and_epoch(
+    nodes: Make, name: str, said: str, older: int
+) -> None:
+    one, two = await nodes()
+    assert one.cluster.name == "node1"
+    assert one.cluster.hub.epoch == two.cluster.hub.epoch > 0
+    link = one.reach(two)
+    two.cluster.hub.node_id = two.cluster.node = one.id
+    two.cluster.hub.name = two.cluster.name = name
+    two.cluster.hub.process = b"another"
+    one.cluster.hub.epoch += older
+    await until(lambda: said in link.reason)
+    assert "its data directory is a copy; stop one of them, and give it an empty one" in link.reason
+    assert ("of a pair the later one is right" in link.reason) == bool(older)
+    assert not link.useless, "it goes on when the copy was given another id"
+    assert not link.connected
+    two.cluster.hub.node_id = two.cluster.node = two.id
+    await until(lambda: link.connected)
+
+
+async def test_a_copy_of_a_node_does_not_take_turns_with_it(nodes: Make) -> None:
+    one, two, copy = await nodes(3)
+    copy.cluster.hub.node_id = copy.cluster.node = two.id
+    copy.cluster.hub.name = copy.cluster.name = two.cluster.name
+    copy.cluster.hub.process = b"another"
+    assert copy.cluster.hub.epoch == two.cluster.hub.epoch
+    first = two.reach(one)
+    await until(lambda: first.connected)
+    second = copy.reach(one)
+    await until(lambda: "another broker of that name has the node id of broker 'node2'" in second.reason)
+    tries = len(copy.connectors[one.id].links)
+    await until(lambda: len(copy.connectors[one.id].links) > tries + 2)
+    assert len(two.connectors[one.id].links) == 1, "it has the link that it had"
+    two.connectors[one.id].links[-1].cut()
+    await until(lambda: first.connected or second.connected)
 
 
 def _values(settings: Any) -> list[Any]:

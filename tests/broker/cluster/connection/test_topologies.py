@@ -266,6 +266,7 @@ async def test_two_brokers_of_one_id_in_the_same_epoch_are_told_apart_by_their_n
     for node in (first, copy):
         node.cluster.node = node.connections.hub.node_id = b"n" * 16
         node.connections.hub.epoch = 3
+    copy.connections.hub.process = b"another"
     link = first.reach(one)
     await until(lambda: link.connected)
     refused = copy.reach(one)

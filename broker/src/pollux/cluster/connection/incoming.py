@@ -76,10 +76,12 @@ class IncomingLink:
             raise ValueError(f"OPEN cannot be read: {error!r}") from error
         if len(self.node) != 16:
             raise ValueError("a node id has 16 bytes")
-        if self.node == cluster.node and self.name != cluster.name:
-            raise ValueError(refusals.copied(self.name, cluster.name))
         #: That of the peer's life: of two that connect with one node id the later one is right.
         self.epoch = conversation.peer.epoch if conversation.peer is not None else 0
+        #: Which process says so, as far as that tells: one of an older version says its name alone.
+        self.who = (self.name, conversation.peer.process if conversation.peer is not None else b"")
+        if self.node == cluster.node and not conversation.to_itself:
+            raise ValueError(refusals.copied(self.name, self.epoch, cluster.name, cluster.post.storage.epoch))
         self.key = self._key(cluster, str(connection))
         cluster.heard_of(self.node, content.get("clients"))
         self.taken = 0

@@ -161,7 +161,8 @@ class OutgoingLink:
             return False
         peer = link.conversation.peer
         node, epoch = (peer.node_id, peer.epoch) if peer is not None else (b"", 0)
-        if problem := self._not_to(node, epoch, peer.name if peer is not None else ""):
+        name = peer.name if peer is not None else ""
+        if problem := self._not_to(node, epoch, name, itself=link.conversation.to_itself):
             # Before OPEN: a node takes one link of each peer, the last one.
             self._unreachable(problem)
             link.close("another link leads there")
@@ -190,13 +191,15 @@ class OutgoingLink:
         self._link = None
         return self._was_up
 
-    def _not_to(self, node: bytes, epoch: int, name: str) -> str:
+    def _not_to(self, node: bytes, epoch: int, name: str, *, itself: bool) -> str:
         """Return why nothing is sent to who is reached there; empty: it is."""
         cluster = self._cluster
         self.second = False
         if node == cluster.node:
-            self.useless = (name, epoch) == (cluster.name, cluster.hub.epoch)
-            return "it leads to this broker itself" if self.useless else refusals.twice(name, epoch, cluster)
+            self.useless = itself
+            if itself:
+                return "it leads to this broker itself"
+            return refusals.copied(name, epoch, cluster.name, cluster.hub.epoch)
         if not node:
             return "it waits there, and serves nobody"
         if cluster.members is not None and cluster.members.was_removed(node):

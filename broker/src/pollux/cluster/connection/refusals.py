@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from pollux.caches import make_room
 from pollux.logs import event
-
-if TYPE_CHECKING:
-    from pollux.cluster.connection.owner import Sender
 
 logger = logging.getLogger("pollux.cluster")
 
@@ -17,19 +13,19 @@ logger = logging.getLogger("pollux.cluster")
 _NAMES = 100
 
 
-def copied(name: str, other: str) -> str:
-    """Tell of two brokers that have one node id."""
+def copied(name: str, epoch: int, name_here: str, epoch_here: int) -> str:
+    """Tell of a broker that has this one's node id (of a pair the other one may serve, in another epoch)."""
+    other = f"broker {name!r}" if name != name_here else "another broker of that name"
+    if epoch == epoch_here:
+        return (
+            f"{other} has the node id of broker {name_here!r}: its data directory is a copy; stop one of them, and"
+            " give it an empty one"
+        )
     return (
-        f"broker {name!r} has the node id of broker {other!r}: its data directory is a copy; stop one of them, and give"
-        " it an empty one"
+        f"{other} has the node id of broker {name_here!r}, in epoch {epoch} instead of {epoch_here}: of a pair the"
+        " later one is right; where they are none, its data directory is a copy; stop one of them, and give it an"
+        " empty one"
     )
-
-
-def twice(name: str, epoch: int, cluster: Sender) -> str:
-    """Tell of a broker elsewhere that has this node's id: of a pair the other one may serve in another epoch."""
-    if epoch == cluster.hub.epoch:
-        return copied(name, cluster.name)
-    return "another broker serves as this node there"
 
 
 class Refusals:

@@ -297,8 +297,8 @@ class Cluster:
         before = self.incoming.get(link.node)
         if before is not None and before.epoch > link.epoch:
             raise ValueError(f"broker {before.name!r} serves as this node in a later life, epoch {before.epoch}")
-        if before is not None and before.epoch == link.epoch and before.name != link.name:
-            raise ValueError(copied(link.name, before.name))
+        if before is not None and before.epoch == link.epoch and before.who != link.who:
+            raise ValueError(copied(link.name, link.epoch, before.name, before.epoch))
         return before
 
     def left(self, node: bytes, link: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -61,6 +62,10 @@ class Idle:
         """Do nothing: there is nothing to give back."""
 
 
+#: No other process has it.
+_PROCESS = os.urandom(8)
+
+
 class CoreHub:
     """The purposes that connections of other brokers may have here, and who answers them.
 
@@ -74,6 +79,8 @@ class CoreHub:
         self.timeout = timeout
         #: That of the life in which this broker serves, with this node id; 0 while it does not.
         self.epoch = 0
+        #: Who answers with it is this broker itself.
+        self.process = _PROCESS
         self.purposes: dict[str, Callable[[Conversation, int, dict[str, Any]], Handler | None]] = {}
 
 
@@ -116,6 +123,7 @@ class Conversation:
             name=hub.name,
             node_id=hub.node_id,
             epoch=hub.epoch,
+            process=hub.process,
             timeout=hub.timeout,
             now=loop.time(),
         )
@@ -127,6 +135,11 @@ class Conversation:
     def ended(self) -> bool:
         """Whether it is of no use any more."""
         return self._ended
+
+    @property
+    def to_itself(self) -> bool:
+        """Whether the other end is this broker itself, not another one with its node id."""
+        return self.peer is not None and self.peer.process == self._hub.process
 
     # -- in
 

@@ -43,6 +43,7 @@ class Hello(msgspec.Struct, frozen=True):
     """An end's words about itself. ``timeout``: ms of silence after which it gives up. ``max_frame`` is in bytes.
 
     ``epoch``: that of the life in which it serves; of two that serve with one node id the later one is right. 0: none.
+    ``process``: random bytes of its process, so that a copy of it is known as another one. Empty: of an older version.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Hello(msgspec.Struct, frozen=True):
     max_frame: int
     features: list[str] = []
     epoch: int = 0
+    process: bytes = b""
 
 
 class ClusterKey:
@@ -152,6 +154,7 @@ class CorePeer:
         max_frame: int = 1 << 20,
         features: tuple[str, ...] = (),
         epoch: int = 0,
+        process: bytes = b"",
         nonce: bytes | None = None,
     ) -> None:
         self.initiator = initiator
@@ -170,6 +173,7 @@ class CorePeer:
             self._max_frame,
             list(features),
             epoch,
+            process,
         )
         self._hello = encode(FrameType.HELLO, 0, msgspec.msgpack.encode(self._mine))
         self._theirs = b""
