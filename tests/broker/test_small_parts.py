@@ -86,11 +86,15 @@ def test_the_checksum_is_crc_32c_whether_its_package_is_there_or_not(before: str
 
 def test_a_broker_starts_without_what_it_may_never_need() -> None:
     """Breaks when a start imports it: after a failure that is time without a broker (docs/decisions/0041)."""
-    program = (
-        "import sys, pollux.process.main, pollux.management.server, pollux.store.checkpointer; print(*sys.modules)"
+    started = (
+        "process.main, supervisor.start, management.server, store.checkpointer, protocols.amqp.session,"
+        " protocols.stomp.session, protocols.mqtt.session"
     )
+    program = f"import sys, pollux.{started.replace(', ', ', pollux.')}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(done.stdout.split())
     assert "pollux.store.storage" in loaded
-    unwanted = {"crc32c", "importlib.metadata", "email", "cryptography", "typer", "rich", "http"}
+    unwanted = {"crc32c", "importlib.metadata", "email", "cryptography", "typer", "rich", "http", "ctypes"}
+    unwanted |= {"pollux.ha.replication.member", "pollux.ha.shared_store.filesystem", "pollux.cluster.link"}
+    unwanted |= {"pollux.store.mirror", "pollux.cluster.votes", "pollux.cluster.tls_advice"}
     assert not loaded & unwanted

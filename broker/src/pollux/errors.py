@@ -11,6 +11,10 @@ class StoreError(PolluxError):
     """The store cannot do what was asked; after a failed sync the broker must stop."""
 
 
+class StoreRefusedError(PolluxError):
+    """This store may not be served: it is somebody else's, others have newer data, or it cannot be shared."""
+
+
 class LostBodyError(StoreError):
     """A large message's file is not there, or not what it was: no other attempt will find more."""
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pollux.errors import PolluxError
+from pollux.errors import PolluxError, StoreRefusedError
 from pollux.ha.copies import local
 from pollux.ha.copies.local import LocalState
 from pollux.ha.lease import Lease
 from pollux.ha.machine import Machine
 from pollux.ha.replication.coordination import CoordinationError
-from pollux.ha.replication.member import Member, RefusedError
+from pollux.ha.replication.member import Member
 from pollux.ha.replication.quorum import LostVoteError
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ class Node:
                     self.looking = False
             if live:
                 self.settle()
-        except RefusedError as error:
+        except StoreRefusedError as error:
             self.world.breaks(f"{self.name} contradicts the coordination service: {error}")
         except DiedError:
             if process == self.process:

@@ -10,12 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from broker.ha.group import wait_until
+from pollux.errors import StoreRefusedError
 from pollux.ha.copies import local
 from pollux.ha.copies.local import LocalState
 from pollux.ha.machine import Machine, Phase
 from pollux.ha.replication import member as member_module
 from pollux.ha.replication.coordination import CoordinationError, FileCoordinator, NotNewestError
-from pollux.ha.replication.member import Member, RefusedError
+from pollux.ha.replication.member import Member
 from pollux.ha.replication.policy import Decision, Snapshot, decide
 from pollux.process.exits import EXIT_STORE
 from pollux.process.failures import exit_code
@@ -346,7 +347,7 @@ def test_a_contradiction_is_left_to_an_operator(make: Callable[..., One]) -> Non
     local.write(one.journal, LocalState(NODE, 7, 7, complete=True, replica=False))
     one.member.start()
     assert one.listener.said.wait(TIMEOUT)
-    assert isinstance(one.listener.error, RefusedError)
+    assert isinstance(one.listener.error, StoreRefusedError)
     assert "pollux activation set --remote 7" in str(one.listener.error)
     assert one.machine.phase is not Phase.ACTIVATING
 

@@ -13,10 +13,11 @@ import pytest
 
 from broker.ha.replicated_group import PASSWORD, TIMEOUT, Peer, until
 from harness.ports import free_port
+from pollux.errors import StoreRefusedError
 from pollux.ha.copies import local
 from pollux.ha.copies.local import LocalState
 from pollux.ha.machine import Phase
-from pollux.ha.replication.member import Member, RefusedError
+from pollux.ha.replication.member import Member
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -139,7 +140,9 @@ async def test_a_second_live_of_one_group_does_not_start(
     pollux.start()
     assert pollux.life is not None
     async with asyncio.timeout(TIMEOUT):
-        with pytest.raises(RefusedError, match="make one of them a <backup> without data, or give it a group-name"):
+        with pytest.raises(
+            StoreRefusedError, match="make one of them a <backup> without data, or give it a group-name"
+        ):
             await pollux.life
     assert any("configured as the live of the group 'twins'" in reason for reason in said(caplog, "backup refused"))
     assert castor.phase is Phase.LIVE
@@ -169,7 +172,9 @@ async def test_two_lives_of_one_group_that_begin_at_the_same_moment(
     live, other = sorted(peers, key=lambda one: one.phase is not Phase.LIVE)
     assert other.life is not None
     async with asyncio.timeout(TIMEOUT):
-        with pytest.raises(RefusedError, match="make one of them a <backup> without data, or give it a group-name"):
+        with pytest.raises(
+            StoreRefusedError, match="make one of them a <backup> without data, or give it a group-name"
+        ):
             await other.life
     assert any("configured as the live of the group 'twins'" in reason for reason in said(caplog, "backup refused"))
     assert live.phase is Phase.LIVE
@@ -193,6 +198,8 @@ async def test_a_live_with_other_data_than_its_groups(make: Callable[..., Peer])
     pollux.start()
     assert pollux.life is not None
     async with asyncio.timeout(TIMEOUT):
-        with pytest.raises(RefusedError, match=f"'twins' has the data of the node {castor.state.node_id}.*: make this"):
+        with pytest.raises(
+            StoreRefusedError, match=f"'twins' has the data of the node {castor.state.node_id}.*: make this"
+        ):
             await pollux.life
     assert files_in(pollux) == before

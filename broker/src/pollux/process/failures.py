@@ -6,9 +6,7 @@ import errno
 
 from pollux.config import ConfigError
 from pollux.config.users import UsersError
-from pollux.errors import StoreError
-from pollux.ha.replication.member import RefusedError
-from pollux.ha.shared_store.filesystem import StoreDirectoryError
+from pollux.errors import StoreError, StoreRefusedError
 from pollux.process.acceptor import ListenError
 from pollux.process.exits import EXIT_FAILED, EXIT_LISTEN, EXIT_LOCKED, EXIT_STORE, EXIT_STORE_REFUSED, EXIT_USAGE
 from pollux.store.data_lock import DirectoryLockedError
@@ -21,8 +19,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (DirectoryLockedError, EXIT_LOCKED),
     (LockTimeoutError, EXIT_LOCKED),
     (ListenError, EXIT_LISTEN),
-    (StoreDirectoryError, EXIT_STORE_REFUSED),
-    (RefusedError, EXIT_STORE_REFUSED),
+    (StoreRefusedError, EXIT_STORE_REFUSED),
     (StoreError, EXIT_STORE),
 )
 #: Errors of system calls that say that a disk, or the server behind it, fails: whatever the file was.

@@ -10,7 +10,6 @@ import logging
 from asyncio import sslproto
 from typing import TYPE_CHECKING, Any
 
-from pollux.cluster import tls_advice
 from pollux.logs import event
 
 if TYPE_CHECKING:
@@ -76,6 +75,8 @@ def begin(
 
 def log_failure(peer: Peer, settings: AcceptorSettings, error: BaseException | None) -> None:
     """Log why a handshake failed, and what to do about it."""
+    from pollux.cluster import tls_advice
+
     advice = tls_advice.accepting(settings, error)
     event(
         logger,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import os
 import signal
@@ -32,6 +31,8 @@ def bind_to_supervisor(environment: Mapping[str, str] = os.environ) -> None:
 
     Killed, not stopped: to the others it is a host that crashed, whose lives go on elsewhere.
     """
+    import ctypes
+
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != int(environment[PARENT_VARIABLE]):
         sys.exit(1)  # it was gone before that

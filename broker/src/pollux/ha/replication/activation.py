@@ -19,7 +19,7 @@ from pollux.cluster.electorate import FIRST_LOOK, Electorate
 from pollux.cluster.link import CoreHub
 from pollux.cluster.meeting import Meeting
 from pollux.cluster.votes import OwnVote
-from pollux.errors import PolluxError
+from pollux.errors import PolluxError, StoreRefusedError
 from pollux.ha import network_check
 from pollux.ha.activation import history_view
 from pollux.ha.copies import local
@@ -31,7 +31,7 @@ from pollux.ha.machine import STANDBY, Phase
 from pollux.ha.network_check import NetworkCheck
 from pollux.ha.replication import handover
 from pollux.ha.replication.coordination import CoordinationError
-from pollux.ha.replication.member import Member, RefusedError
+from pollux.ha.replication.member import Member
 from pollux.ha.replication.replicas import TWO_LIVES, Replicas
 from pollux.ha.replication.settings import SESSION_FILE, Role, make_coordinator, settings_of
 from pollux.ha.replication.voting import Voting
@@ -301,7 +301,7 @@ class ReplicatedActivation(CopyingActivation):
 
     def _not_taken(self, code: str, text: str) -> None:
         if code == TWO_LIVES and self.member.right is None:
-            self.refused(RefusedError(text))
+            self.refused(StoreRefusedError(text))
 
     # -- while it serves
 

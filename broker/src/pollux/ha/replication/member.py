@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from pollux.errors import PolluxError, StoreError
+from pollux.errors import PolluxError, StoreError, StoreRefusedError
 from pollux.ha.copies import local
 from pollux.ha.copies.local import LocalState
 from pollux.ha.copies.replicas import mark_of
@@ -41,10 +41,6 @@ _LEASE = 2 / 3
 _PROOFS = 4
 #: How often it is looked whether somebody has taken over what was given away, seconds.
 _HANDED_OVER = 0.05
-
-
-class RefusedError(PolluxError):
-    """This member cannot take part; an operator has to decide."""
 
 
 class Listener(Protocol):
@@ -251,7 +247,7 @@ class Member:
                 coordinator.catch_up()
                 intent, reason = self._decide(coordinator)
             if intent is Intent.REFUSE:
-                raise RefusedError(reason)
+                raise StoreRefusedError(reason)
             if intent is Intent.SERVE and not self._register(coordinator, node_id):
                 self.wake()
                 return
@@ -322,7 +318,7 @@ class Member:
     def _register(self, coordinator: Coordinator, node_id: str) -> bool:
         """Whether our group has our data. A store that is not there yet will be the group's: then look again.
 
-        So of several lives that begin at the same moment only one serves. Raises RefusedError for other data.
+        So of several lives that begin at the same moment only one serves. Raises StoreRefusedError for other data.
         """
         if not self._group or self._registered == node_id:
             return True
@@ -330,7 +326,7 @@ class Member:
         if node_id == self._new_node_id:
             self._new_node_id = found
         elif node_id != found:
-            raise RefusedError(
+            raise StoreRefusedError(
                 f"the group {self._group!r} has the data of the node {found[:32]}, here is data of the node {node_id}:"
                 " make this broker a <backup> without data, or give it a group-name of its own"
             )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Intent(Enum):
-    """The wish of a waiting member."""
+    """The intent of a waiting member."""
 
     #: Find a live and copy from it.
     FOLLOW = "follow"

@@ -7,12 +7,12 @@ import os
 import secrets
 from pathlib import Path
 
-from pollux.errors import PolluxError
+from pollux.errors import StoreRefusedError
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 
 
-class StoreDirectoryError(PolluxError):
+class StoreDirectoryError(StoreRefusedError):
     """The directory cannot hold a shared store; nothing was written to it."""
 
 

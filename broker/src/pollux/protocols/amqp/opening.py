@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from pollux.protocols.redirects import Elsewhere, Refused, route
+from pollux.version import VERSION
 from pollux.wire.amqp.codec import Symbol, UShort
 
 if TYPE_CHECKING:
@@ -18,11 +18,6 @@ SOLE = "sole-connection-for-container"
 #: Bytes of a server in a list of them, without its host, which is there twice.
 _SERVER = 72
 OFFERED = (SOLE, "DELAYED_DELIVERY", "SHARED-SUBS", "ANONYMOUS-RELAY")
-
-try:
-    VERSION = version("pollux-broker")
-except PackageNotFoundError:  # pragma: no cover (a tree that is not installed)
-    VERSION = "unknown"
 
 
 def open_properties(failover: dict[object, object], *, refused: bool) -> dict[object, object]:
