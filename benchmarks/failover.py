@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from benchmarks import failover_full
-from benchmarks.failover_pairs import LIMIT, PAIRS, PolluxPair
+from benchmarks.failover_pairs import LIMIT, PAIRS, PolluxPair, Switch
 from benchmarks.failover_table import COLUMNS, Circumstances, delays, merged, row, rows_of
 from benchmarks.report import REPORT, markdown, read_section, show, write_section
 from pollux.client.traffic import publisher
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.failover_pairs import Pair
-    from pollux.client.stream import Stream
-    from pollux.client.url import Endpoint
 
 SECTION = "failover"
 SECTION_FULL = "failover at full load"
@@ -74,20 +72,9 @@ async def fill(pair: Pair, protocol: Wire, messages: int, size: int) -> None:
 
 async def trial(pair: Pair, protocol: Wire, run: str, how: signal.Signals = signal.SIGKILL) -> float:
     """Send, kill (or what else `how` does), and return the milliseconds until the other broker confirms something."""
-    loop = asyncio.get_running_loop()
-    killed = 0.0
-    served: asyncio.Future[Endpoint] = loop.create_future()
-    recovered: asyncio.Future[float] = loop.create_future()
-
-    def on_confirmed(_name: str, stream: Stream) -> None:
-        if not served.done():
-            served.set_result(stream.endpoint)
-        # Confirms that the killed one had sent are still read after its end.
-        elif killed and stream.endpoint != served.result() and not recovered.done():
-            recovered.set_result((loop.time() - killed) * 1000)
-
+    switch = Switch()
     place = pair.destination("failover.load")
-    sender = publisher(protocol, parse_url(pair.url), place, on_confirmed, window=WINDOW)
+    sender = publisher(protocol, parse_url(pair.url), place, switch.on_confirmed, window=WINDOW)
     await sender.start()
 
     async def load() -> None:
@@ -98,14 +85,12 @@ async def trial(pair: Pair, protocol: Wire, run: str, how: signal.Signals = sign
                 await asyncio.sleep(0.01)
 
     sending = asyncio.create_task(load())
-    await asyncio.wait_for(served, LIMIT)
+    await asyncio.wait_for(switch.served, LIMIT)
     await asyncio.sleep(LOAD)
     # There is something to send also when all that may be under way is.
     sender.window += 100
-    os.kill(pair.live, how)
-    killed = loop.time()
     try:
-        return await asyncio.wait_for(recovered, LIMIT)
+        return await switch.kill(pair.live, how)
     finally:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)

@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from benchmarks.failover_pairs import LIMIT
+from benchmarks.failover_pairs import LIMIT, Switch
 from benchmarks.failover_table import figures
 from harness.broker import PASSWORD, USER
 from pollux.client.traffic import publisher
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 
     from benchmarks.failover_pairs import PolluxPair
     from benchmarks.failover_table import Circumstances
-    from pollux.client.stream import Stream
-    from pollux.client.url import Endpoint, Wire
+    from pollux.client.url import Wire
 
 ROOT = Path(__file__).resolve().parent.parent
 #: The client beside the load sends so often, seconds.
@@ -142,19 +140,9 @@ async def interruption(pair: PolluxPair, protocol: Wire, run: str, seconds: floa
 
     When that was, seconds since the epoch, and the milliseconds until another broker confirmed something to the client.
     """
-    loop = asyncio.get_running_loop()
-    killed = 0.0
-    served: asyncio.Future[Endpoint] = loop.create_future()
-    recovered: asyncio.Future[float] = loop.create_future()
-
-    def on_confirmed(_name: str, stream: Stream) -> None:
-        if not served.done():
-            served.set_result(stream.endpoint)
-        elif killed and stream.endpoint != served.result() and not recovered.done():
-            recovered.set_result((loop.time() - killed) * 1000)
-
+    switch = Switch()
     target = parse_url(pair.url.replace("retryInterval=5", f"retryInterval={PERIOD * 1000:.0f}"))
-    sender = publisher(protocol, target, "failover.client", on_confirmed, window=1_000_000)
+    sender = publisher(protocol, target, "failover.client", switch.on_confirmed, window=1_000_000)
     await sender.start()
 
     async def send() -> None:
@@ -165,13 +153,11 @@ async def interruption(pair: PolluxPair, protocol: Wire, run: str, seconds: floa
             await asyncio.sleep(PERIOD)
 
     sending = asyncio.create_task(send())
-    await asyncio.wait_for(served, LIMIT)
+    await asyncio.wait_for(switch.served, LIMIT)
     await asyncio.sleep(seconds)
     at = time.time()
-    os.kill(pair.live, signal.SIGKILL)
-    killed = loop.time()
     try:
-        return at, await asyncio.wait_for(recovered, LIMIT)
+        return at, await switch.kill(pair.live)
     finally:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)

@@ -6,6 +6,7 @@ configuration is touched; what was started is stopped by its process id.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.colocated import Host
+    from pollux.client.stream import Stream
+    from pollux.client.url import Endpoint
 
 #: Whoever has the lock stays live: a restarted primary waits like a backup.
 ROLES = ("<primary/>", "<backup><allow-failback>false</allow-failback></backup>")
@@ -44,6 +47,29 @@ CHECKPOINT = 6.0
 SLAVE = "is locked by another server"
 #: What ActiveMQ says when it serves.
 MASTER = "Connector stomp started"
+
+
+class Switch:
+    """Sees a client's messages confirmed by one broker, and by the other one when that was killed."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._killed = 0.0
+        self.served: asyncio.Future[Endpoint] = self._loop.create_future()
+        self._switched: asyncio.Future[float] = self._loop.create_future()
+
+    def on_confirmed(self, _name: str, stream: Stream) -> None:
+        """Take one confirm; those that the killed one had sent are still read after its end."""
+        if not self.served.done():
+            self.served.set_result(stream.endpoint)
+        elif self._killed and stream.endpoint != self.served.result() and not self._switched.done():
+            self._switched.set_result((self._loop.time() - self._killed) * 1000)
+
+    async def kill(self, pid: int, how: signal.Signals = signal.SIGKILL) -> float:
+        """Kill (or what else `how` does), and return the milliseconds until the other broker confirms something."""
+        os.kill(pid, how)
+        self._killed = self._loop.time()
+        return await asyncio.wait_for(self._switched, LIMIT)
 
 
 class Pair(ABC):

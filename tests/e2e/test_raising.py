@@ -6,22 +6,23 @@ The rules are those of :mod:`pollux.cluster.sequence`; here with brokers, disks 
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.bundle import ROOT
 from harness.failover import wait_until
 from harness.replication import PEER, Pair, zookeeper_manager
 from harness.zookeeper import ZooKeeperProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from harness.replication import Replica
 
 pytestmark = pytest.mark.timeout(600)
-RUNNER = str(Path(__file__).with_name("raising_runner.py"))
+RUNNER = str(ROOT / "harness" / "die_raising.py")
 #: Where the one dies, and whether the other one, which comes back first, may serve: it has the number of before.
 STEPS = [("before claim", True), ("after claim", True), ("before raised", True), ("after raised", False)]
 

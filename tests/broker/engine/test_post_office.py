@@ -185,10 +185,10 @@ async def test_duplicates_are_dropped_when_all_clients_were_gone_for_a_while(
     office.now = 1000
     monkeypatch.setattr(office, "wall_ms", lambda: office.now)  # a millisecond of the real clock would be too much
     post = await office.open()
-    registry = post.address_manager
+    manager = post.address_manager
 
     async def consume(count: int) -> list[bytes]:
-        registry.ensure_sendable("orders", RoutingType.ANYCAST)
+        manager.ensure_sendable("orders", RoutingType.ANYCAST)
         receiver = Receiver()
         post.attach(post.queue("orders"), receiver)
         await office.send(b"one", duplicate_id=b"id-1")
@@ -200,14 +200,14 @@ async def test_duplicates_are_dropped_when_all_clients_were_gone_for_a_while(
         return receiver.bodies
 
     assert await consume(2) == [b"one", b"end"]
-    registry.reap()
+    manager.reap()
     office.now += office.configuration.address_queue_scan_period - 1
-    registry.reap()
+    manager.reap()
     assert await consume(1) == [b"end"]
     # After that it is forgotten, with its address.
-    registry.reap()
+    manager.reap()
     office.now += office.configuration.address_queue_scan_period
-    registry.reap()
+    manager.reap()
     assert post.space.address("orders") is None
     assert await consume(2) == [b"one", b"end"]
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pollux.ha.colocated.placement import RESERVED, Host, Slots, Wish, decide, unfit
+from pollux.ha.colocated.placement import RESERVED, BackupRequest, Host, Slots, decide, unfit
 
 INTERVAL = 5.0
 
@@ -16,7 +16,7 @@ def host(number: int, *backups: int, room: int = 1, domain: str = "", machine: s
     return Host(bytes([number]), machine or f"m{number}", room, domain, held, group)
 
 
-ME = Wish(b"\x01", "m1")
+ME = BackupRequest(b"\x01", "m1")
 UNFIT = {
     "itself": (host(1), "it is the live itself"),
     "own machine": (host(2, machine="m1"), "it is on the live's own machine, m1"),
@@ -35,29 +35,31 @@ def test_unfit(case: str) -> None:
 
 
 def test_the_host_has_mine_already_then_another_domain_then_the_fewest_backups() -> None:
-    wish = Wish(b"\x01", "m1", "rack1")
+    request = BackupRequest(b"\x01", "m1", "rack1")
     near, far, busy = host(2, room=9, domain="rack1"), host(3, 7, 8, room=9, domain="rack2"), host(4, 5, 6, 7, room=9)
     has = host(5, 1, 6, 7, 8, room=9, domain="rack1")
-    assert decide(wish, [near, far, busy, has], 0.0).host == has.node
-    assert decide(wish, [near, far, busy], 0.0).host == far.node
-    assert decide(wish, [near, busy], 0.0).host == busy.node
-    assert decide(wish, [near], 0.0).host == near.node
+    assert decide(request, [near, far, busy, has], 0.0).host == has.node
+    assert decide(request, [near, far, busy], 0.0).host == far.node
+    assert decide(request, [near, busy], 0.0).host == busy.node
+    assert decide(request, [near], 0.0).host == near.node
     equal = [host(number, room=2) for number in range(2, 9)]
-    assert decide(wish, equal, 0.0) == decide(wish, equal[::-1], 0.0)
-    assert len({decide(Wish(bytes([n]), "x"), equal, 0.0).host for n in range(60, 90)}) > 3, "not all ask the same"
+    assert decide(request, equal, 0.0) == decide(request, equal[::-1], 0.0)
+    assert len({decide(BackupRequest(bytes([n]), "x"), equal, 0.0).host for n in range(60, 90)}) > 3, (
+        "not all ask the same"
+    )
 
 
 def test_it_keeps_waits_gives_up_and_says_why() -> None:
-    kept = Wish(b"\x01", "m1", at=b"\x02")
+    kept = BackupRequest(b"\x01", "m1", at=b"\x02")
     assert decide(kept, [host(2, 1)], 0.0).what == "keep"
     assert decide(kept, [host(2)], 0.0).what == "ask", "it was dropped there"
     assert decide(kept, [host(3)], 0.0).host == b"\x03", "the host is gone"
-    asked = Wish(b"\x01", "m1", asked=1, last=10.0, interval=INTERVAL)
+    asked = BackupRequest(b"\x01", "m1", asked=1, last=10.0, interval=INTERVAL)
     assert decide(asked, [host(2)], 12.0)[::3] == ("wait", 15.0)
     assert decide(asked, [host(2)], 15.0).what == "ask"
-    tired = Wish(b"\x01", "m1", asked=3, retries=2, last=0.0)
+    tired = BackupRequest(b"\x01", "m1", asked=3, retries=2, last=0.0)
     assert decide(tired, [host(2)], 99.0).reason == "nobody took the backup in 3 attempts (backup-request-retries)"
-    assert decide(Wish(b"\x01", "m1", asked=99), [host(2)], 99.0).what == "ask", "for ever"
+    assert decide(BackupRequest(b"\x01", "m1", asked=99), [host(2)], 99.0).what == "ask", "for ever"
     nobody = decide(ME, [host(1), host(2, 3), host(4, room=0)], 7.0)
     assert nobody.again == 12.0
     assert nobody.reason == (
@@ -73,8 +75,8 @@ def test_slots_stay_are_promised_and_given_up() -> None:
     moved = {ME.node: b"\x05"}
     assert slots.unwanted(moved, (), 0.5) == [], "it has asked again since it said so"
     assert slots.unwanted(moved, (), 1.5) == [ME.node]
-    assert slots.ask(Wish(b"\x03", "m3"), 1.0) == (0, "it has 2 backups of max-backups 2")
-    assert slots.ask(Wish(b"\x03", "m3"), RESERVED) == (1, ""), "nothing followed"
+    assert slots.ask(BackupRequest(b"\x03", "m3"), 1.0) == (0, "it has 2 backups of max-backups 2")
+    assert slots.ask(BackupRequest(b"\x03", "m3"), RESERVED) == (1, ""), "nothing followed"
     slots.started(b"\x03")
     slots.expire(10 * RESERVED)
     assert slots.slots == {b"\x09": 2, b"\x03": 1}
@@ -94,7 +96,7 @@ class World:
         self.nodes = [bytes([number + 1]) for number in range(count)]
         self.slots = {node: Slots(Host(node, f"m{node[0]}", room)) for node in self.nodes}
         self.up = set(self.nodes)
-        self.wishes = {node: Wish(node, f"m{node[0]}") for node in self.nodes}
+        self.requests = {node: BackupRequest(node, f"m{node[0]}") for node in self.nodes}
         #: Backups that have all their live has: node -> host.
         self.synced: dict[bytes, bytes] = {}
         #: Node -> host on which it is served.
@@ -122,7 +124,7 @@ class World:
         self.lives[host] = host
         if before is not None and before != host:
             self.slots[before].drop(host)
-        self.wishes[host] = Wish(host, f"m{host[0]}")
+        self.requests[host] = BackupRequest(host, f"m{host[0]}")
 
     def turn(self, *, lossy: bool) -> None:
         """Each live that is at home does what is decided; what it asks, or the answer, may be lost."""
@@ -130,25 +132,29 @@ class World:
         for node in self.nodes:
             if node not in self.up or self.lives.get(node) != node:
                 continue
-            wish = self.wishes[node]
+            request = self.requests[node]
             hosts = [self.slots[each].told() for each in self.nodes if each in self.up]
-            found = decide(wish, hosts, self.now)
+            found = decide(request, hosts, self.now)
             self.slots[node].alone = self.helping and found.what == "wait" and found.reason.startswith("no host")
             if found.what not in ("ask", "move"):
                 continue
             if found.what == "ask":
                 self.synced.pop(node, None)
-            asked = Wish(node, wish.machine, at=wish.at, asked=wish.asked + 1, last=self.now, interval=INTERVAL)
-            self.wishes[node] = asked if found.what == "ask" else wish
+            asked = BackupRequest(
+                node, request.machine, at=request.at, asked=request.asked + 1, last=self.now, interval=INTERVAL
+            )
+            self.requests[node] = asked if found.what == "ask" else request
             lost = self.choice.random() if lossy else 1.0
             if lost < 0.2:
                 continue
             slot, _ = self.slots[found.host].ask(asked, self.now)
             if slot and lost >= 0.4:
                 self.slots[found.host].started(node)
-                self.wishes[node] = Wish(node, wish.machine, at=found.host)
+                self.requests[node] = BackupRequest(node, request.machine, at=found.host)
                 self.synced[node] = found.host
-        elsewhere = {node: wish.at for node, wish in self.wishes.items() if wish.at and self.lives.get(node) == node}
+        elsewhere = {
+            node: request.at for node, request in self.requests.items() if request.at and self.lives.get(node) == node
+        }
         for host in self.up:
             self.slots[host].expire(self.now)
             serving = {node for node, at in self.lives.items() if at == host}

@@ -1,4 +1,4 @@
-"""The warm backup's follower: whatever it read along, promoting it gives what a cold recovery gives."""
+"""A standby's follower: whatever it read along, promoting it gives what a cold recovery gives."""
 
 from __future__ import annotations
 
@@ -118,12 +118,12 @@ async def promote(settings: StoreSettings, follower: Follower, scratch: Path) ->
     async with opened(copy, crash=True) as cold:
         expected = facts(cold.recovered)
         cold_records = cold.recovered.replayed_records
-    async with opened(settings, crash=True, follower=follower) as warm:
-        assert facts(warm.recovered) == expected
-        assert warm.recovered.replayed_records <= cold_records
+    async with opened(settings, crash=True, follower=follower) as promoted:
+        assert facts(promoted.recovered) == expected
+        assert promoted.recovered.replayed_records <= cold_records
         # What was recovered is served: every body can be read.
-        assert None not in await warm.storage.read_messages(sorted(ids_in(warm.recovered)))
-        return warm.recovered
+        assert None not in await promoted.storage.read_messages(sorted(ids_in(promoted.recovered)))
+        return promoted.recovered
 
 
 async def test_what_was_read_along_is_not_replayed_again(tmp_path: Path) -> None:

@@ -196,13 +196,13 @@ async def test_a_takeover_does_not_look_at_every_message_nor_at_every_file(
     monkeypatch.setattr(ids, "shared", refused)
     monkeypatch.setattr(recovery, "read_checkpoint", refused)
     monkeypatch.setattr(FileOperations, "open", counted_open)
-    async with opened(settings, crash=True, follower=follower) as warm:
+    async with opened(settings, crash=True, follower=follower) as promoted:
         monkeypatch.undo()
-        assert warm.recovered.replayed_records <= 6
+        assert promoted.recovered.replayed_records <= 6
         assert sum(looked) <= 12, looked
         # The life's first segment, the one it wrote last, those prepared behind it; what holds a checkpoint's bodies.
         assert len(set(opened_files)) <= 8, sorted(set(opened_files))
-        assert sum(len(one) for one in contents(warm.recovered).values()) > 150
+        assert sum(len(one) for one in contents(promoted.recovered).values()) > 150
 
 
 async def test_a_takeover_opens_no_file_that_only_holds_what_waits(
@@ -230,9 +230,9 @@ async def test_a_takeover_opens_no_file_that_only_holds_what_waits(
         return real(files, path, *rest)
 
     monkeypatch.setattr(FileOperations, "open", counted_open)
-    async with opened(settings, crash=True, follower=follower) as warm:
+    async with opened(settings, crash=True, follower=follower) as promoted:
         monkeypatch.undo()
-        maintenance = warm.storage._maintenance
+        maintenance = promoted.storage._maintenance
         assert maintenance is not None
         checkpoint = maintenance._base
         assert checkpoint is not None

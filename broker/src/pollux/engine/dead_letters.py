@@ -211,7 +211,7 @@ class DeadLetters:
         return copy
 
     def _stay(self, queue: Queue, references: list[MessageReference], *, at_once: bool) -> None:
-        """Put them back. Not at once where that would only make them undeliverable again in the next moment."""
+        """Put them back. Not at once where that would only make dead letters of them again in the next moment."""
         self.stayed += len(references)
         now = self._wall_ms()
         for reference in references:
@@ -238,10 +238,10 @@ class DeadLetters:
         return any(not taker.temporary for taker in space.takers(copy))
 
     def _create(self, spec: QueueSpec | None) -> None:
-        """Create the queue for the undeliverable messages of one address, unless it is there."""
+        """Create the queue for the dead letters of one address, unless it is there."""
         if spec is None or self._space.queue(spec.name) is not None:
             return
         try:
             self._address_manager.create_queue(spec)
         except PolluxError as error:
-            log.error("queue %s for undeliverable messages cannot be created: %s", spec.name, error)  # noqa: TRY400
+            log.error("queue %s for dead letters cannot be created: %s", spec.name, error)  # noqa: TRY400

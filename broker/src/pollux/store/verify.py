@@ -37,7 +37,7 @@ _NAMES = ("journal", "bindings", "largemessages", "paging")
 _OTHER_NAMES = {"largemessages": ("large-messages", "large")}
 #: How often a store that changes while it is read is looked at again.
 _LOOKS = 3
-_SAVED = re.compile(r"oldreplica\.[0-9]+")
+_OLD_REPLICA = re.compile(r"oldreplica\.[0-9]+")
 
 
 class NotAStoreError(StoreError):
@@ -82,7 +82,7 @@ def layout_of(directory: Path) -> StoreLayout:
     if not directory.is_dir():
         raise NotAStoreError(f"{directory}: not a store: not a directory")
     if _is_journal(directory):
-        if _SAVED.fullmatch(directory.name):  # data that a replica moved aside
+        if _OLD_REPLICA.fullmatch(directory.name):  # data that a replica moved aside
             return StoreLayout(directory, *(directory.parent.parent / name / directory.name for name in _NAMES[1:]))
         journal, above = directory, directory.parent
         if not (above / "bindings").is_dir():

@@ -15,7 +15,7 @@ from pollux.cluster.link import Idle
 from pollux.config.colocated_ports import colocated_of, group_of
 from pollux.errors import InvalidRequestError
 from pollux.ha.colocated.life import DIRECTORIES, directories_of
-from pollux.ha.colocated.placement import Host, Next, Wish, decide, unfit
+from pollux.ha.colocated.placement import BackupRequest, Host, Next, decide, unfit
 from pollux.logs import event
 from pollux.supervisor.asking import PURPOSE, Questions, ask
 from pollux.supervisor.line import Line, LineError
@@ -48,7 +48,7 @@ class Agent:
         #: What the supervisor told last.
         self._told: dict[str, Any] = {}
         self._offered: object = None
-        # -- this life's wish
+        # -- this life's backup
         self._at = b""
         self._moving = b""
         self._asked, self._last = 0, 0.0
@@ -177,7 +177,7 @@ class Agent:
             self._lost = self._lost or now
             if now - self._lost < interval:
                 return  # who is gone may be back at once
-        wish = Wish(
+        request = BackupRequest(
             node,
             machine,
             self._told["domain"],
@@ -188,15 +188,15 @@ class Agent:
             self._last,
             interval,
         )
-        found = decide(wish, hosts, now)
+        found = decide(request, hosts, now)
         others = [host for host in hosts if host.machine != machine]
-        self._alone = not self.life.slot and bool(others) and all(unfit(wish, host) for host in others)
+        self._alone = not self.life.slot and bool(others) and all(unfit(request, host) for host in others)
         if found[:2] != self._next[:2] and found.what != "keep" and "just now" not in found.reason:
             level = logging.WARNING if found.what in ("give up", "wait") else logging.INFO
             event(logger, level, f"backup: {found.what}", reason=found.reason)
         self._next = found
         if found.what in ("ask", "move") and not self._moving:
-            await self._ask(wish, found, hosts, said)
+            await self._ask(request, found, hosts, said)
 
     async def _somebody_waits(self) -> bool:
         """Whether somebody could take this life's node over, wherever it is."""
@@ -204,7 +204,7 @@ class Agent:
         return activation is not None and any(one.alive for one in await activation.others())
 
     async def _ask(
-        self, wish: Wish, found: Next, hosts: list[Host], said: list[tuple[Conversation, dict[str, Any]]]
+        self, request: BackupRequest, found: Next, hosts: list[Host], said: list[tuple[Conversation, dict[str, Any]]]
     ) -> None:
         host = next(one for one in hosts if one.node == found.host)
         way = next((one for one, answer in said if (answer.get("host") or {}).get("node") == host.node.hex()), None)
@@ -220,7 +220,7 @@ class Agent:
             name=node.configuration.name.partition("@")[0],
             machine=self._told["machine"],
             domain=self._told["domain"],
-            group=wish.group,
+            group=request.group,
             home=not self.life.slot,
             directories=directories_of(node.configuration),
         )

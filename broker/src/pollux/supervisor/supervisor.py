@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pollux.config.colocated_ports import group_of, own_ports
 from pollux.errors import PolluxError
 from pollux.ha.colocated.life import Life, place_of
-from pollux.ha.colocated.placement import Host, Slots, Wish
+from pollux.ha.colocated.placement import BackupRequest, Host, Slots
 from pollux.ha.runtime import RUN_VARIABLE, runtime_directory
 from pollux.logs import event
 from pollux.process.exits import EXIT_OK
@@ -296,8 +296,8 @@ class Supervisor:
         if home:
             self._removed.discard(node)
         known = bytes.fromhex(node) in self._slots.slots
-        wish = Wish(bytes.fromhex(node), asked["machine"], asked["domain"], asked.get("group", ""))
-        slot, reason = self._slots.ask(wish, time.monotonic())
+        request = BackupRequest(bytes.fromhex(node), asked["machine"], asked["domain"], asked.get("group", ""))
+        slot, reason = self._slots.ask(request, time.monotonic())
         if not slot or known:
             return {"slot": slot, "reason": reason}
         reason = await asyncio.to_thread(self._unusable, slot, asked["directories"])

@@ -200,8 +200,8 @@ async def test_a_message_larger_than_a_frame(nodes: Make) -> None:
     assert list(map(len, receiver.bodies)) == [3_000_000, 5]
 
 
-async def test_a_queue_that_is_gone_when_a_message_arrives(nodes: Make) -> None:
-    """ANYCAST: it goes to another queue of the address, else one is made for it."""
+async def sent_and_not_arrived(nodes: Make) -> tuple[Node, Node]:
+    """Two nodes, of which the first has sent a message whose queue is gone before the link is made again."""
     one, two = await pair(nodes)
     await consumer(one, two)
     one.connectors[two.id].allowed.clear()
@@ -211,6 +211,12 @@ async def test_a_queue_that_is_gone_when_a_message_arrives(nodes: Make) -> None:
     await one.office.stable()
     one.connectors[two.id].links[-1].cut()
     two.post.delete_queue("orders")
+    return one, two
+
+
+async def test_a_queue_that_is_gone_when_a_message_arrives(nodes: Make) -> None:
+    """ANYCAST: it goes to another queue of the address, else one is made for it."""
+    one, two = await sent_and_not_arrived(nodes)
     one.connectors[two.id].allowed.set()
     await until(lambda: not one.post.message_count(one.cluster.spreading.outlets[two.id].queue))
     assert two.post.message_count(two.post.queue("orders")) == 1
@@ -220,15 +226,7 @@ async def test_a_message_that_has_no_place_yet_stays_with_its_sender(
     nodes: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Breaks when what cannot be placed is logged and confirmed: it is on no disk then."""
-    one, two = await pair(nodes)
-    await consumer(one, two)
-    one.connectors[two.id].allowed.clear()
-    one.connectors[two.id].links[-1].ends[0].cut = True  # it is sent, and does not arrive
-    one.post.delete_queue("orders")
-    one.post.send(message(b"anycast"))
-    await one.office.stable()
-    one.connectors[two.id].links[-1].cut()
-    two.post.delete_queue("orders")
+    one, two = await sent_and_not_arrived(nodes)
     place = two.cluster.place_again
     refused: list[tuple[Any, ...]] = []
 
@@ -401,28 +399,6 @@ async def test_a_queue_that_comes_and_goes_is_told_of(nodes: Make) -> None:
     await until(lambda: (two.id, "later") not in one.cluster.table.queues)
 
 
-async def test_a_backlog_moves_and_what_nobody_wants_stays(nodes: Make) -> None:
-    one, two = await pair(nodes)
-    for number in range(10):
-        one.post.send(message(str(number).encode(), priority=9 if number % 2 else 1))
-    await one.office.stable()
-    receiver = Receiver(selector=parse("JMSPriority > 5"))
-    two.post.attach(two.post.queue("orders"), receiver)
-    await receiver.wait(5)
-    assert receiver.bodies == [b"1", b"3", b"5", b"7", b"9"]
-    assert one.post.message_count(one.post.queue("orders")) == 5
-
-
-async def test_strict_and_off_move_nothing(nodes: Make) -> None:
-    one, two = await pair(nodes, balancing="OFF")
-    one.post.send(message(b"stays"))
-    await one.office.stable()
-    await consumer(one, two)
-    one.cluster.moving.review(one.post.space.queues)
-    assert not one.cluster.moving._movers
-    assert one.post.message_count(one.post.queue("orders")) == 1
-
-
 async def test_a_message_out_of_its_place_gets_a_new_number(nodes: Make) -> None:
     """However it came about: what comes after a later one was sent is not taken for what the peer has."""
     one, two = await pair(nodes)
@@ -442,61 +418,6 @@ async def test_a_message_out_of_its_place_gets_a_new_number(nodes: Make) -> None
     await until(lambda: not one.post.message_count(outlet))
     assert sorted(receiver.bodies) == [b"1", b"2"]
     assert link.connected
-
-
-async def test_what_is_moved_back_and_forth_is_not_taken_for_a_copy_of_itself(nodes: Make) -> None:
-    """Its duplicate id is known where it was before; it is the same message, and lost if it were left out."""
-    one, two = await pair(nodes)
-    two.reach(one)
-    await until(lambda: (one.id, "orders") in two.cluster.table.queues)
-    for name in ("first", "second"):
-        for node in (one, two):
-            node.post.create_queue(QueueSpec(name, "news", routing_type=RoutingType.MULTICAST))
-    one.post.send(message(b"1", "news", duplicate_id=b"d"))
-    await one.office.stable()
-    for source, sink in ((one, two), (two, one)):
-        takers = [Receiver(credit=0) for _ in range(2)]
-        for name, taker in zip(("first", "second"), takers, strict=True):
-            sink.post.attach(sink.post.queue(name), taker)
-        for name in ("first", "second"):
-            await until(lambda name=name, sink=sink: sink.post.message_count(sink.post.queue(name)) == 1)  # type: ignore[misc]
-            assert not source.post.message_count(source.post.queue(name))
-        for name, taker in zip(("first", "second"), takers, strict=True):
-            sink.post.detach(sink.post.queue(name), taker)
-
-
-async def test_what_a_consumer_may_have_had_is_marked_where_it_is_moved_to(nodes: Make) -> None:
-    """It was given back, or was in the queue when its broker started: who takes it elsewhere is told of the first."""
-    one, two = await pair(nodes)
-    receiver = Receiver()
-    one.post.attach(one.post.queue("orders"), receiver)
-    one.post.send(message(b"1"))
-    had = await receiver.wait(1)
-    one.post.release(had, failed=False)
-    one.post.detach(one.post.queue("orders"), receiver)
-    one.post.send(message(b"2"))
-    taker = await consumer(one, two)
-    found = {reference.message.data: reference.redelivered for reference in await taker.wait(2)}
-    assert found == {b"1": True, b"2": False}
-
-
-async def test_how_often_a_delivery_failed_goes_along_and_is_known_after_a_restart(nodes: Make) -> None:
-    one, two = await pair(nodes)
-    receiver = Receiver()
-    one.post.attach(one.post.queue("orders"), receiver)
-    one.post.send(message(b"1"))
-    (failed,) = await receiver.wait(1)
-    failed.delivery_count = 3
-    one.post.release([failed], failed=True)
-    one.post.detach(one.post.queue("orders"), receiver)
-    taker = await consumer(one, two)
-    (got,) = await taker.wait(1)
-    assert got.delivery_count == 4
-    await two.reopen()
-    taker = Receiver()
-    two.post.attach(two.post.queue("orders"), taker)
-    (got,) = await taker.wait(1)
-    assert got.delivery_count == 4
 
 
 async def test_a_message_that_can_never_be_placed_is_given_up_on_request(

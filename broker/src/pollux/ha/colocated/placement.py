@@ -37,7 +37,7 @@ class Host(Struct, frozen=True):
     alone: bool = False
 
 
-class Wish(Struct, frozen=True):
+class BackupRequest(Struct, frozen=True):
     """Hold what a live wants. ``asked``: attempts since it had a backup last; ``retries``: attempts allowed, -1: any.
 
     ``at``: who has its backup as far as it knows, empty: nobody. ``last``: when it asked last. ``interval``: seconds
@@ -68,49 +68,51 @@ class Next(NamedTuple):
     again: float = 0.0
 
 
-def unfit(wish: Wish, host: Host) -> str:
+def unfit(request: BackupRequest, host: Host) -> str:
     """Return why a host cannot have the backup of a live; empty: it can."""
-    if host.node == wish.node:
+    if host.node == request.node:
         return "it is the live itself"
-    if host.machine == wish.machine:
+    if host.machine == request.machine:
         return f"it is on the live's own machine, {host.machine}"
-    if host.group != wish.group:
-        return f"its group-name is {host.group!r}, not {wish.group!r}"
-    if wish.node not in host.backups and len(host.backups) >= host.room:
+    if host.group != request.group:
+        return f"its group-name is {host.group!r}, not {request.group!r}"
+    if request.node not in host.backups and len(host.backups) >= host.room:
         return f"it has {len(host.backups)} backups of max-backups {host.room}"
     return ""
 
 
-def decide(wish: Wish, hosts: Sequence[Host], now: float) -> Next:
+def decide(request: BackupRequest, hosts: Sequence[Host], now: float) -> Next:
     """Say what a live does that wants a backup. ``hosts``: those that are reached now."""
     known = {host.node: host for host in hosts}
-    current = known.get(wish.at)
-    if current is not None and wish.node in current.backups and not unfit(wish, current):
-        lonely = _helped(wish, hosts)
+    current = known.get(request.at)
+    if current is not None and request.node in current.backups and not unfit(request, current):
+        lonely = _helped(request, hosts)
         if lonely is not None:
             return Next("move", f"it makes room for the live of {lonely.machine}, which finds no host", lonely.node)
         return Next("keep", f"{current.machine} has the backup")
-    again = wish.last + wish.interval if wish.asked else now
-    if 0 <= wish.retries < wish.asked:
-        return Next("give up", f"nobody took the backup in {wish.asked} attempts (backup-request-retries)")
+    again = request.last + request.interval if request.asked else now
+    if 0 <= request.retries < request.asked:
+        return Next("give up", f"nobody took the backup in {request.asked} attempts (backup-request-retries)")
     if now < again:
         return Next("wait", "the last attempt was just now", again=again)
-    fitting = [host for host in hosts if not unfit(wish, host)]
+    fitting = [host for host in hosts if not unfit(request, host)]
     if not fitting:
-        reasons = "; ".join(f"{host.machine}: {unfit(wish, host)}" for host in hosts if host.node != wish.node)
-        return Next("wait", f"no host can have it: {reasons or 'no other host is reached'}", again=now + wish.interval)
-    chosen = min(fitting, key=lambda host: _rank(wish, host))
+        reasons = "; ".join(f"{host.machine}: {unfit(request, host)}" for host in hosts if host.node != request.node)
+        return Next(
+            "wait", f"no host can have it: {reasons or 'no other host is reached'}", again=now + request.interval
+        )
+    chosen = min(fitting, key=lambda host: _rank(request, host))
     return Next("ask", f"{chosen.machine} has {len(chosen.backups)} backups, the fewest", chosen.node)
 
 
-def _helped(wish: Wish, hosts: Sequence[Host]) -> Host | None:
+def _helped(request: BackupRequest, hosts: Sequence[Host]) -> Host | None:
     """Return a host with room whose own live finds none, when this live is the one that has to make place for it.
 
     A circle of lives that host each other leaves out one whose host is free for all but itself.
     """
     known = {host.node for host in hosts}
     for lonely in sorted((host for host in hosts if host.alone), key=lambda host: host.node):
-        if unfit(wish, lonely):
+        if unfit(request, lonely):
             continue
         movers = {
             node
@@ -118,7 +120,7 @@ def _helped(wish: Wish, hosts: Sequence[Host]) -> Host | None:
             if host.machine != lonely.machine and host.group == lonely.group
             for node in host.backups & known - {lonely.node}
         }
-        if min(movers, key=lambda node: _mixed(node, lonely.node), default=b"") == wish.node:
+        if min(movers, key=lambda node: _mixed(node, lonely.node), default=b"") == request.node:
             return lonely
     return None
 
@@ -128,10 +130,10 @@ def _mixed(node: bytes, other: bytes) -> bytes:
     return blake2b(node + other, digest_size=8).digest()
 
 
-def _rank(wish: Wish, host: Host) -> tuple[bool, bool, int, bytes]:
+def _rank(request: BackupRequest, host: Host) -> tuple[bool, bool, int, bytes]:
     """Who has it already comes first, then another failure domain, then the fewest backups, then a fixed order."""
-    own, other = wish.domain or wish.machine, host.domain or host.machine
-    return wish.node not in host.backups, own == other, len(host.backups), _mixed(wish.node, host.node)
+    own, other = request.domain or request.machine, host.domain or host.machine
+    return request.node not in host.backups, own == other, len(host.backups), _mixed(request.node, host.node)
 
 
 class Slots:
@@ -147,17 +149,17 @@ class Slots:
         #: When each asked for its slot last.
         self._asked: dict[bytes, float] = {}
 
-    def ask(self, wish: Wish, now: float) -> tuple[int, str]:
+    def ask(self, request: BackupRequest, now: float) -> tuple[int, str]:
         """Answer a live: its slot, or 0 and why not. Asked again it is the same slot."""
         self.expire(now)
-        refusal = unfit(wish, self.told())
+        refusal = unfit(request, self.told())
         if refusal:
             return 0, refusal
-        if wish.node not in self.slots:
-            self.slots[wish.node] = next(n for n in range(1, self.host.room + 1) if n not in self.slots.values())
-            self._promised[wish.node] = now + RESERVED
-        self._asked[wish.node] = now
-        return self.slots[wish.node], ""
+        if request.node not in self.slots:
+            self.slots[request.node] = next(n for n in range(1, self.host.room + 1) if n not in self.slots.values())
+            self._promised[request.node] = now + RESERVED
+        self._asked[request.node] = now
+        return self.slots[request.node], ""
 
     def started(self, node: bytes) -> None:
         """The backup of a node runs here: its slot is no promise any more."""

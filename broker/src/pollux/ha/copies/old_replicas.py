@@ -30,7 +30,7 @@ _STAYS = re.compile(rf"\.?pollux\.(?!reserve$).*|spare-.*|\.?{re.escape(FILE)}.*
 
 def next_number(roots: Mapping[str, Path]) -> int:
     """The number of the next copy, one more than the last."""
-    return max([0, *(found for directory in roots.values() for found, _ in _saved(directory))]) + 1
+    return max([0, *(found for directory in roots.values() for found, _ in _found(directory))]) + 1
 
 
 def keep_state(directory: Path, number: int, files: Files) -> None:
@@ -70,7 +70,7 @@ def move_aside(roots: Mapping[str, Path], keep: int, files: Files | None = None,
     return number if moved else None
 
 
-def _saved(directory: Path) -> Iterable[tuple[int, Path]]:
+def _found(directory: Path) -> Iterable[tuple[int, Path]]:
     if not directory.is_dir():
         return []
     names = ((path, _NAME.fullmatch(path.name)) for path in directory.iterdir())
@@ -78,6 +78,6 @@ def _saved(directory: Path) -> Iterable[tuple[int, Path]]:
 
 
 def _drop_oldest(directory: Path, keep: int) -> None:
-    saved = list(_saved(directory))
-    for _, path in saved[: max(0, len(saved) - keep)] if keep >= 0 else ():
+    found = list(_found(directory))
+    for _, path in found[: max(0, len(found) - keep)] if keep >= 0 else ():
         shutil.rmtree(path)

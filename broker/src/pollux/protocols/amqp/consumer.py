@@ -384,7 +384,7 @@ class Consumer(OutgoingLink["MessageReference"]):
                 failed = bool(lib.pn_disposition_is_failed(remote))
                 _annotate(item, lib.pn_disposition_annotations(remote))
                 if lib.pn_disposition_is_undeliverable(remote) and not self.queue.exclude(item, self):
-                    # Nobody else could take it: as undeliverable as it gets.
+                    # Nobody else could take it: a dead letter.
                     post.reject([item])
                     return
             post.release([item], failed=failed)

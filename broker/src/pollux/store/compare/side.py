@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: A message's id is its life's epoch, shifted by this much, and a counter.
 EPOCH_SHIFT = 44
 _QUEUE = "queue"
-_SAVED = re.compile(r"oldreplica\.\d+")
+_OLD_REPLICA = re.compile(r"oldreplica\.\d+")
 #: (epoch, sequence) of a segment.
 Key = tuple[int, int]
 
@@ -63,11 +63,11 @@ def locate(directory: Path) -> tuple[Path, Path | None, Path | None]:
         journal = directory / "journal"
     if not _holds_journal(journal):
         raise StoreError(f"{directory}: holds no journal; name a broker's journal directory, or its data directory")
-    saved = _SAVED.fullmatch(journal.name) is not None
-    above = journal.parent.parent if saved else journal.parent
+    old = _OLD_REPLICA.fullmatch(journal.name) is not None
+    above = journal.parent.parent if old else journal.parent
 
     def beside(name: str) -> Path | None:
-        found = above / name / journal.name if saved else above / name
+        found = above / name / journal.name if old else above / name
         return found if found.is_dir() else None
 
     return journal, beside("bindings"), beside("paging")

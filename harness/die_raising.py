@@ -1,8 +1,9 @@
-"""Makes `pollux run` die (SIGKILL) while it raises the activation sequence; imported before the broker is.
+"""Makes `pollux run` die (SIGKILL) while it raises the activation sequence.
 
 The file that the environment's POLLUX_DIE_AT names says where: `before claim`, `after claim`, `before raised` (its own
-number is on its disk by then), `after raised`. It dies there once, and takes the file with it. A playbook lays this
-where a host's Python finds it as `sitecustomize`; the product has no switch for dying.
+number is on its disk by then), `after raised`. It dies there once, and takes the file with it. Tests run this in place
+of `pollux`, and the file is `die-at` of the working directory. On the hosts of the lab a playbook lays it where their
+Python finds it as `sitecustomize`; the product has no switch for dying.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from pathlib import Path
 
 def die_if_wanted(where: str) -> None:
     """Die if this is the place."""
-    wish = Path(os.environ["POLLUX_DIE_AT"])
-    if wish.exists() and wish.read_text(encoding="ascii").strip() == where:
-        wish.unlink()
+    at = Path(os.environ["POLLUX_DIE_AT"])
+    if at.exists() and at.read_text(encoding="ascii").strip() == where:
+        at.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -37,5 +38,12 @@ def install() -> None:
     setattr(ZooKeeperCoordinator, "change", change)  # noqa: B010  (mypy refuses to assign to a method)
 
 
-if "run" in sys.orig_argv and os.environ.get("POLLUX_DIE_AT"):
+if __name__ == "__main__":
+    from pollux.cli import main
+
+    os.environ["POLLUX_DIE_AT"] = str(Path("die-at").absolute())
+    install()
+    sys.argv[0] = "pollux"
+    main()
+elif "run" in sys.orig_argv and os.environ.get("POLLUX_DIE_AT"):
     install()
