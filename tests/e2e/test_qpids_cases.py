@@ -43,6 +43,8 @@ class After(NamedTuple):
     killed: str
     turned_away: list[bytes]
     sent_away: list[str]
+    #: Of the promotion.
+    report: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,8 @@ def after(tmp_path_factory: pytest.TempPathFactory) -> Iterator[After]:
         # The connection on which it is asked ends when the waiting port does: it is asked again.
         assert qpid_ha.run(["promote", *where(second), "--cluster-manager", "--timeout", "60"]) == 0
         second.wait_for_status("active")
-        yield After(second, before, refused, first.address, turned_away, sent_away)
+        # Asked for again it says the same.
+        yield After(second, before, refused, first.address, turned_away, sent_away, second.promote())
 
 
 def where(broker: Broker) -> list[str]:
@@ -223,6 +226,19 @@ def test_only_what_is_replicated_is_there(after: After) -> None:
     assert "level.none" not in found
     assert "tool" not in found
     assert (found["level.configuration"], found["level.all"], found["default"]) == (0, 3, 3)
+
+
+def test_the_promotion_says_what_it_kept_and_dropped(after: After) -> None:
+    dropped = {one["queue"]: (one["level"], one["messages"]) for one in after.report["dropped"]}
+    assert dropped == {
+        "level.configuration": ("configuration", len(TEXTS)),
+        "level.none": ("none", len(TEXTS)),
+        "news.none": ("none", 0),
+        "tool": ("none", 0),
+    }
+    replicated = {name: count for name, count in after.before.items() if name not in dropped and name != "expiring"}
+    assert after.report["kept"]["messages"] >= sum(replicated.values())
+    assert after.report["kept"]["queues"] >= len(replicated)
 
 
 def test_a_binding_of_level_none_is_gone(after: After) -> None:

@@ -32,7 +32,7 @@ from pollux.ha.active_passive.promoting import Promoter
 from pollux.ha.active_passive.promotion import Proof, Why, judge_demotion, promoted_since
 from pollux.ha.active_passive.settings import settings_of
 from pollux.ha.active_passive.statuses import PRIMARY, Status, change
-from pollux.ha.active_passive.views import cluster_view, few_copies, own_view, verdict_view
+from pollux.ha.active_passive.views import cluster_view, few_copies, kept_view, own_view, verdict_view
 from pollux.ha.active_passive.virtual_address import VirtualAddress
 from pollux.ha.active_passive.waiting_port import WaitingPort
 from pollux.ha.copies import local
@@ -110,6 +110,7 @@ class ActivePassiveActivation(CopyingActivation):
         self._joined = False
         self._promoting = asyncio.Lock()
         self._serves = asyncio.Event()
+        self._kept: levels.Kept | None = None
         self._giving_up = False
         #: The right of a member that is promoted and does not serve yet, and when it may.
         self._opening: tuple[Right, float] | None = None
@@ -315,7 +316,7 @@ class ActivePassiveActivation(CopyingActivation):
             with suppress(TimeoutError):
                 async with asyncio.timeout(SERVES):
                     await self._serves.wait()
-        return verdict_view(verdict, self.status, self._record)
+        return {**verdict_view(verdict, self.status, self._record), **kept_view(self._kept)}
 
     async def _take(self, verdict: Verdict, asked_at: float) -> None:
         try:
@@ -385,9 +386,8 @@ class ActivePassiveActivation(CopyingActivation):
         return phase in STANDBY
 
     def opened(self, post: PostOffice) -> None:
-        """Take out what is not replicated, where somebody else served with this data."""
-        if self._promoter.received:
-            levels.apply(post, self.settings.replicate)
+        """Take out what is not replicated, where somebody else served with this data; note what is served with."""
+        self._kept = levels.apply(post, self.settings.replicate, received=self._promoter.received)
 
     def serving(self) -> None:
         """Confirm nothing yet where backups are expected."""

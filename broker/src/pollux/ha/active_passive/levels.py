@@ -7,7 +7,7 @@ with it, before clients are. So whoever restarts with its own data keeps it, as 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.logs import event
 
@@ -17,15 +17,39 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pollux.ha")
 
 
-def apply(post: PostOffice, level: str) -> None:
-    """Take out what backups do not have. ``level``: of queues that do not say."""
-    deleted, emptied = 0, 0
-    for queue in list(post.space.queues):
-        wanted = queue.spec.replicate or level
+class Dropped(NamedTuple):
+    """A queue that is gone (level none) or empty (level configuration), and how many messages it had."""
+
+    queue: str
+    level: str
+    messages: int
+
+
+class Kept(NamedTuple):
+    """The queues that a broker began to serve with and how many messages they had, and what was taken out before."""
+
+    queues: int
+    messages: int
+    dropped: tuple[Dropped, ...]
+
+
+def apply(post: PostOffice, level: str, *, received: bool) -> Kept:
+    """Take out what backups do not have. ``level``: of queues that do not say. ``received``: others served before."""
+    paged = post.pages.unread_by_queue()
+    kept = 0
+    dropped: list[Dropped] = []
+    for queue in sorted(post.space.queues, key=lambda queue: queue.name):
+        wanted = (queue.spec.replicate or level) if received else "all"
+        messages = queue.message_count + paged.get(queue.id, 0)
         if wanted == "none":
             post.delete_queue(queue.name)
-            deleted += 1
         elif wanted == "configuration":
-            emptied += post.purge(queue) > 0
-    if deleted or emptied:
-        event(logger, logging.WARNING, "queues are replicated in part", deleted=deleted, emptied=emptied)
+            post.purge(queue)
+        else:
+            kept += messages
+        if wanted == "none" or (wanted == "configuration" and messages):
+            dropped.append(Dropped(queue.name, wanted, messages))
+    if dropped:
+        deleted = sum(one.level == "none" for one in dropped)
+        event(logger, logging.WARNING, "queues are replicated in part", deleted=deleted, emptied=len(dropped) - deleted)
+    return Kept(len(post.space.queues), kept, tuple(dropped))

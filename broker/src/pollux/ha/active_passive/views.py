@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pollux.ha.active_passive.levels import Kept
     from pollux.ha.active_passive.promotion import Answer, Record, Verdict
     from pollux.ha.active_passive.settings import Settings
     from pollux.ha.active_passive.statuses import Status
@@ -74,4 +75,12 @@ def verdict_view(verdict: Verdict, status: Status, record: Record | None) -> dic
         "expected": sorted(verdict.expected),
         "unfenced": sorted(verdict.unfenced),
         "number": str(record.number) if record is not None else None,
+    }
+
+
+def kept_view(kept: Kept | None) -> dict[str, Any]:
+    """Return what whoever asked for a promotion is told of the messages; None: nothing is served yet."""
+    return {
+        "kept": {"queues": kept.queues, "messages": kept.messages} if kept is not None else None,
+        "dropped": [one._asdict() for one in kept.dropped] if kept is not None else [],
     }
