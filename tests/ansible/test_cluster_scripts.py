@@ -169,6 +169,33 @@ def test_each_status_is_a_role(machine: Machine, status: str, code: int) -> None
     assert machine(AGENT, "monitor") == 7
 
 
+def test_a_backup_is_failed_when_two_looks_in_a_row_get_no_answer(machine: Machine) -> None:
+    """One late answer costs it its score and no more, until it has answered again; of the primary, one is enough."""
+    under_pacemaker(machine, ("a", "true", "false"))
+    again = {"OCF_RESKEY_CRM_meta_interval": "5000"}
+    assert machine(AGENT, "start") == 0
+    machine.becomes("ready", number="5:11")
+    assert machine(AGENT, "monitor", **again) == 0
+    for _ in range(2):
+        machine.flag("hung")
+        assert machine(AGENT, "monitor", **again) == 0
+        assert scores(machine)[-2:] == [111, -1]
+        machine.flag("hung", on=False)
+        assert machine(AGENT, "monitor", **again) == 0
+        assert scores(machine)[-1] == 111
+    machine.flag("hung")
+    assert [machine(AGENT, "monitor", **again) for _ in range(3)] == [0, 1, 1]
+    machine.flag("hung", on=False)
+    assert machine(AGENT, "monitor", **again) == 0
+    os.killpg(machine.number, signal.SIGSTOP)
+    assert machine(AGENT, "monitor", **again) == 1, "who is stopped is not late"
+    os.killpg(machine.number, signal.SIGCONT)
+    machine.becomes("active")
+    assert machine(AGENT, "monitor", **again) == 8
+    machine.flag("hung")
+    assert machine(AGENT, "monitor", **again) == 9
+
+
 def test_a_refused_promotion_is_an_error_and_says_why(machine: Machine) -> None:
     assert machine(AGENT, "start") == 0
     machine.flag("refuse")
