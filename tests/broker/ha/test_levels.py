@@ -1,4 +1,4 @@
-"""What a promoted broker takes out of its copy, and what it says of that."""
+"""A promoted broker takes out of its copy what levels leave out, and says so."""
 
 from __future__ import annotations
 
