@@ -49,7 +49,7 @@ class Leave(Fault):
 
 @dataclass
 class AddressGone(Fault):
-    """Somebody removes the virtual address by hand. The cluster puts it back."""
+    """Somebody removes the virtual address by hand. Whoever holds it there (the cluster, a unit) puts it back."""
 
     name: ClassVar[str] = "address-gone"
     address: str = ""
@@ -73,7 +73,7 @@ class AddressGone(Fault):
         """Nothing: it may be back already, and the blow fails where it has no effect."""
 
     def undo(self) -> None:
-        """Nothing: that is the cluster's to do."""
+        """Nothing: that is for whoever holds it."""
 
     def check_undone(self) -> None:
         """It is back."""
