@@ -369,7 +369,8 @@ def adapted(given: Mapping[str, Any], reached: Mapping[str, Callable[[int], str]
 
 def repeated(steps: Sequence[Step], times: int) -> list[Step]:
     """Each step as often as it says, and faults `times` that; a program (a failback, say) has its own time."""
-    return [step for step in steps for _ in range(step.repeat * (1 if step.fault == "run" else times))]
+    once = {"run", *(name for name, kind in faults.kinds().items() if kind.once)}
+    return [step for step in steps for _ in range(step.repeat * (1 if step.fault in once else times))]
 
 
 def run(

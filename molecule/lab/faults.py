@@ -47,6 +47,8 @@ class Fault(ABC):
     name: ClassVar[str] = ""
     #: Whether the host goes on by itself what the fault broke (systemd starts a killed broker again).
     heals: ClassVar[bool] = False
+    #: Whether it cannot be applied again: what it breaks stays broken.
+    once: ClassVar[bool] = False
 
     def prepare(self) -> None:  # noqa: B027  (most faults need nothing)
         """Find out what is needed for the blow; what is already broken is an error here."""
@@ -446,9 +448,9 @@ FAULTS: Mapping[str, type[Fault]] = {
 
 def kinds() -> Mapping[str, type[Fault]]:
     """All faults by their names."""
-    from lab import clustered
+    from lab import clustered, postgresql
 
-    return {**FAULTS, **clustered.FAULTS}
+    return {**FAULTS, **clustered.FAULTS, **postgresql.FAULTS}
 
 
 def make(name: str, host: Host, **options: Any) -> Fault:

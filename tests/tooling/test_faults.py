@@ -145,6 +145,25 @@ def test_a_disk_that_is_not_full_is_noticed() -> None:
         fault.check()
 
 
+def test_a_standby_is_promoted_only_where_there_is_one_and_is_asked_who_writes_to_it() -> None:
+    host = FakeHost(
+        {"pg_lsclusters": "15 main 5432 online postgres /m /l\n15 standby 5433 online,recovery postgres /s /l\n"}
+    )
+    fault = faults.make("promote", host)
+    fault.prepare()
+    fault.apply()
+    assert host.commands[-2:] == [
+        "systemctl kill --signal=KILL postgresql@15-main.service",
+        "pg_ctlcluster 15 standby promote",
+    ]
+    host.answers["pg_lsclusters"] = "15 main 5432 down postgres /m /l\n15 standby 5433 online postgres /s /l\n"
+    host.answers["pg_stat_activity"] = "2"
+    fault.check()
+    fault.check_undone()
+    with pytest.raises(LabError, match="no server main with a standby"):
+        fault.prepare()
+
+
 def test_the_clock_of_a_container_is_left_alone() -> None:
     with pytest.raises(LabError, match="container"):
         faults.make("clock-jump", FakeHost({"detect-virt": "docker"})).prepare()
@@ -164,8 +183,9 @@ def test_an_unknown_fault_or_option_names_what_there_is() -> None:
 def test_a_measurement_repeats_faults_and_no_program() -> None:
     """Breaks when a failback is asked for again of those who have failed back: that scenario could not be measured."""
     steps = [drill.Step("kill"), drill.Step("run", options={"command": ["x"]}), drill.Step("pause", repeat=2)]
+    steps += [drill.Step("promote")]
     found = [step.fault for step in drill.repeated(steps, 3)]
-    assert found == ["kill"] * 3 + ["run"] + ["pause"] * 6
+    assert found == ["kill"] * 3 + ["run"] + ["pause"] * 6 + ["promote"]
 
 
 def test_a_journal_is_read_from_a_moment_of_the_hosts_own_clock() -> None:

@@ -17,8 +17,9 @@ ENCRYPTED = "SELECT DISTINCT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (p
 
 
 def asked(host: Host, statement: str, database: str = "pollux_twins") -> str:
-    """The server's answer to the administrator."""
-    command = f'psql -X -A -t -q -d {database} -c "{statement}"'
+    """The answer to the administrator, of the server that is written to."""
+    port = host.check_output("pg_lsclusters --no-header | awk '$4 == \"online\" {print $3}'")
+    command = f'psql -X -A -t -q -p {port} -d {database} -c "{statement}"'
     return str(host.check_output(f"runuser -u postgres -- {command}"))
 
 
@@ -33,8 +34,13 @@ def test_every_session_of_a_broker_is_encrypted(host: Host) -> None:
     assert asked(host, ENCRYPTED) == "t"
 
 
+def test_the_tables_are_on_the_disk_that_is_filled(host: Host) -> None:
+    where = "SELECT DISTINCT coalesce(tablespace, '-') FROM pg_tables WHERE tableowner = 'pollux'"
+    assert asked(host, where) == "small"
+
+
 def test_the_log_has_no_password_and_no_verifier(host: Host) -> None:
-    log = host.check_output("cat /var/log/postgresql/*.log")
+    log = host.check_output("cat /var/log/postgresql/*-main.log")
     assert "CREATE TABLE" in log, "statements are logged"
     assert "SCRAM-SHA-256" not in log
     assert "PASSWORD" not in log
