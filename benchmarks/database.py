@@ -1,16 +1,17 @@
 """A store in PostgreSQL beside one in files on the same disk: throughput, many producers, failover, recovery.
 
-    .venv/bin/python -m benchmarks.database [--only throughput producers failover takeover recovery]
+    .venv/bin/python -m benchmarks.database [--only throughput producers peer failover takeover recovery]
         [--directory /var/tmp] [--rounds 3] [--seconds 5] [--trials 20] [--messages 1000000] [--size 1024]
 
-The server is one of its own in the directory, with `fsync` and `synchronous_commit` on, reached by a socket.
+The server is one of its own in the directory, with `fsync` and `synchronous_commit` on, reached by loopback.
 Throughput: durable messages published and confirmed over AMQP, window 512, the two brokers in turns; the other one
 idles (one that stands still would lose its right to serve). Producers: 50 at once, each of which waits for the
 confirm of one message of 1 KiB before it sends the next; at least 5,000 messages/s with p99 below 20 ms were asked
-for. Failover: kill -9 of the live under load until the other one confirms. Takeover: the same for a live that is
-killed, stands still or is asked to stop, with a lease of 5 s and clocks that are right or an hour off; asked for were
-1 s, 7 s and 0.3 s. Recovery: that many durable messages in one queue, kill -9, and from the start of the process until
-it is ready. Prints a table for each part; nothing is asserted.
+for. Peer: the same server has ActiveMQ's messages (Debian's `activemq` and `libpostgresql-jdbc-java`), over STOMP,
+which is all that one speaks. Failover: kill -9 of the live under load until the other one confirms. Takeover: the same
+for a live that is killed, stands still or is asked to stop, with a lease of 5 s and clocks that are right or an hour
+off; asked for were 1 s, 7 s and 0.3 s. Recovery: that many durable messages in one queue, kill -9, and from the start
+of the process until it is ready. Prints a table for each part; nothing is asserted.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from rich.table import Table
 from benchmarks.failover import fill, trial
 from benchmarks.failover_pairs import DatabasePair, PolluxPair
 from benchmarks.failover_table import delays, figures
+from benchmarks.peers import JDBC, activemq_installed, free_port, jdbc, start_activemq
 from harness.broker import PASSWORD, USER
 from harness.postgresql import running
 from pollux.client.url import Wire
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from harness.postgresql import Server
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("throughput", "producers", "failover", "takeover", "recovery")
+PARTS = ("throughput", "producers", "peer", "failover", "takeover", "recovery")
 WINDOW = 512
 #: That send at once, each with one message in flight.
 PRODUCERS = 50
@@ -57,27 +59,27 @@ FOLLOWED_ROLES = (
 LEASE = "<px:lease-guard>3500</px:lease-guard><px:lease-margin>1500</px:lease-margin>"
 FAULTS = {"kill -9": signal.SIGKILL, "stands still": signal.SIGSTOP, "is asked to stop": signal.SIGTERM}
 WRONG_CLOCK = ROOT / "tests/e2e/wrong_clock_runner.py"
-STORE = """<store><database-store><jdbc-connection-url>{url}</jdbc-connection-url><jdbc-user>pollux</jdbc-user>
-  <message-table-name>MESSAGES</message-table-name><bindings-table-name>BINDINGS</bindings-table-name>
-  <large-message-table-name>LARGE_MESSAGES</large-message-table-name>
-  <page-store-table-name>PAGE_STORE</page-store-table-name>
-  <node-manager-store-table-name>NODE_MANAGER_STORE</node-manager-store-table-name></database-store></store>"""
 
 
 def pairs(directory: Path, server: Server, name: str) -> tuple[PolluxPair, DatabasePair]:
     """Return a pair on files and one on an empty database; not started."""
     files = PolluxPair(directory / name / "files")
-    store = STORE.format(url=server.jdbc(server.create(name)))
-    return files, DatabasePair(directory / name / "database", store)
+    return files, DatabasePair(directory / name / "database", server.store(server.create(name)))
 
 
 def published(
     pair: PolluxPair, arguments: argparse.Namespace, size: int, *, window: int = WINDOW, producers: int = 1
 ) -> dict[str, float]:
     """Publish for some seconds, and return what the load client tells: `rate` (confirmed messages/s), `p99_ms` ..."""
-    member = pair.members[0]
-    command = [sys.executable, "-m", "harness.loadclient", "--protocol", "amqp", "--port", str(member.port)]
-    command += ["--user", USER, "--password", PASSWORD, "--window", str(window), "--size", str(size)]
+    where = ["--protocol", "amqp", "--port", str(pair.members[0].port), "--user", USER, "--password", PASSWORD]
+    return load(where, arguments, size, window=window, producers=producers)
+
+
+def load(
+    where: list[str], arguments: argparse.Namespace, size: int, *, window: int = WINDOW, producers: int = 1
+) -> dict[str, float]:
+    """Publish at a broker that these options of the load client name."""
+    command = [sys.executable, "-m", "harness.loadclient", *where, "--window", str(window), "--size", str(size)]
     command += [
         "--producers",
         str(producers),
@@ -140,6 +142,38 @@ def producers(directory: Path, server: Server, arguments: argparse.Namespace) ->
     return table
 
 
+def peer(directory: Path, server: Server, arguments: argparse.Namespace) -> Table:
+    """ActiveMQ and Pollux in turns, each with a database of its own on the same server, reached by TCP."""
+    table = Table(title=f"Published and confirmed, durable, window {WINDOW}, STOMP", title_justify="left")
+    for column in ("size", "ActiveMQ messages/s", "Pollux messages/s", "Pollux / ActiveMQ"):
+        table.add_column(column, justify="right")
+    if not (activemq_installed() and JDBC.exists()):
+        table.caption = "not measured: install activemq and libpostgresql-jdbc-java"
+        return table
+    own = DatabasePair(directory / "peer" / "pollux", server.store(server.create("peer_pollux")))
+    (directory / "peer" / "activemq").mkdir()
+    other = start_activemq(directory / "peer" / "activemq", jdbc(server.jdbc(server.create("peer_activemq")), "pollux"))
+    try:
+        own.start_live()
+        port = str(own.members[0].port)
+        options = ["--protocol", "stomp", "--port"]
+        ways = {
+            "ActiveMQ": [*options, str(other.ports["stomp"]), *other.options["stomp"]],
+            "Pollux": [*options, port, "--user", USER, "--password", PASSWORD],
+        }
+        for size in (100, 1024):
+            rates: dict[str, list[float]] = {name: [] for name in ways}
+            for _ in range(arguments.rounds):
+                for name, where in ways.items():
+                    rates[name].append(load(where, arguments, size)["rate"])
+            first, second = (statistics.median(each) for each in rates.values())
+            table.add_row(str(size), f"{first:,.0f}", f"{second:,.0f}", f"{second / first:.1f}")
+    finally:
+        own.close()
+        other.stop()
+    return table
+
+
 def failover(directory: Path, server: Server, arguments: argparse.Namespace) -> Table:
     """kill -9 of the live under load until the other one confirms."""
     table = Table(title="kill -9 of the live to the first confirm, AMQP", title_justify="left")
@@ -166,8 +200,7 @@ def takeover(directory: Path, server: Server, arguments: argparse.Namespace) -> 
         table.add_column(column, justify="right")
     for hours in (0, 1):
         name = f"takeover{hours}"
-        store = STORE.format(url=server.jdbc(server.create(name)))
-        pair = DatabasePair(directory / name, store, roles=FOLLOWED_ROLES, own=LEASE)
+        pair = DatabasePair(directory / name, server.store(server.create(name)), roles=FOLLOWED_ROLES, own=LEASE)
         for member, wrong in zip(pair.members, (hours, -hours), strict=True):
             (member.directory / "hours").write_text(str(wrong))
             member.program = [sys.executable, str(WRONG_CLOCK)]
@@ -212,7 +245,7 @@ def recovery(directory: Path, server: Server, arguments: argparse.Namespace) -> 
 
 def tables(directory: Path, server: Server, arguments: argparse.Namespace) -> Iterator[Table]:
     """Yield the tables that are asked for."""
-    for name, part in zip(PARTS, (throughput, producers, failover, takeover, recovery), strict=True):
+    for name, part in zip(PARTS, (throughput, producers, peer, failover, takeover, recovery), strict=True):
         if name in arguments.only:
             yield part(directory, server, arguments)
 
@@ -231,7 +264,7 @@ def main() -> None:
     console = Console()
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         Path(directory).chmod(0o755)  # the server is another user's
-        with running(Path(directory), durable=True) as server:
+        with running(Path(directory), durable=True, port=free_port()) as server:
             for table in tables(Path(directory), server, arguments):
                 console.print(table, f"load average {os.getloadavg()[0]:.1f}")
 

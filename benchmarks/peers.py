@@ -271,6 +271,7 @@ def _rabbitmq(directory: Path, name: str, names: list[str], common: Mapping[str,
     )
 
 
+_BEANS = "http://www.springframework.org/schema/beans"
 ACTIVEMQ_XML = """<beans xmlns="http://www.springframework.org/schema/beans"
   xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"
   xsi:schemaLocation="http://www.springframework.org/schema/beans
@@ -317,13 +318,28 @@ def kahadb(directory: Path, *, acquire: int | None = None, keep_alive: int | Non
     return f'<kahaDB directory="{directory}"{checks}>{looks}</kahaDB>'
 
 
+#: What ActiveMQ's store in a database needs besides; Debian's libpostgresql-jdbc-java.
+JDBC = Path("/usr/share/java/postgresql.jar")
+
+
+def jdbc(url: str, user: str) -> str:
+    """Return the element of ActiveMQ's store in PostgreSQL, with the pool of the driver; else as it is by default."""
+    values = {"url": url, "user": user, "maxConnections": 20}
+    properties = "".join(f'<property name="{name}" value="{value}"/>' for name, value in values.items())
+    pool = f'<bean xmlns="{_BEANS}" class="org.postgresql.ds.PGPoolingDataSource">{properties}</bean>'
+    return f"<jdbcPersistenceAdapter><dataSource>{pool}</dataSource></jdbcPersistenceAdapter>"
+
+
 def spawn_activemq(directory: Path, port: int, store: str) -> subprocess.Popen[bytes]:
     """Start ActiveMQ with STOMP on a port of loopback, without waiting; its log is `log` of the directory.
 
-    `store` is the element :func:`kahadb` makes. It syncs each message, as by default.
+    `store` is the element :func:`kahadb` or :func:`jdbc` makes. It syncs each message, as by default.
     """
     conf = directory / "conf"
     conf.mkdir(parents=True, exist_ok=True)
+    if JDBC.exists():
+        (directory / "lib").mkdir(exist_ok=True)
+        shutil.copy(JDBC, directory / "lib")
     (conf / "activemq.xml").write_text(ACTIVEMQ_XML.format(data=directory, stomp=port, store=store))
     (conf / "log4j.properties").write_text(ACTIVEMQ_LOG)
     command = ["java", "-Xms512M", "-Xmx1G", f"-Dactivemq.home={ACTIVEMQ.parent.parent}"]
@@ -332,10 +348,13 @@ def spawn_activemq(directory: Path, port: int, store: str) -> subprocess.Popen[b
     return spawn(command, directory)
 
 
-def start_activemq(directory: Path) -> Broker:
-    """Start ActiveMQ as it is by default, KahaDB synced. Debian's speaks no AMQP, and no MQTT for want of a jar."""
+def start_activemq(directory: Path, store: str = "") -> Broker:
+    """Start ActiveMQ as it is by default, KahaDB synced. Debian's speaks no AMQP, and no MQTT for want of a jar.
+
+    `store`: what it has instead (:func:`jdbc`).
+    """
     port = free_port()
-    process = spawn_activemq(directory, port, kahadb(directory / "kahadb"))
+    process = spawn_activemq(directory, port, store or kahadb(directory / "kahadb"))
     wait_for_port(port, process, directory / "log")
     return Broker(
         "ActiveMQ",

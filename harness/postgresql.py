@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 UNPACKED = Path(__file__).resolve().parents[1] / ".pollux" / "postgresql"
 PLACES = (Path("/usr/lib/postgresql"), UNPACKED / "usr/lib/postgresql")
 
+STORE = """<store><database-store><jdbc-connection-url>{url}</jdbc-connection-url><jdbc-user>pollux</jdbc-user>
+  <message-table-name>{prefix}MESSAGES</message-table-name><bindings-table-name>{prefix}BINDINGS</bindings-table-name>
+  <large-message-table-name>{prefix}LARGE_MESSAGES</large-message-table-name>
+  <page-store-table-name>{prefix}PAGE_STORE</page-store-table-name>
+  <node-manager-store-table-name>{prefix}NODE_MANAGER_STORE</node-manager-store-table-name></database-store></store>"""
+
 
 def programs() -> Path:
     """Return the directory of the newest server's programs. Raises FileNotFoundError."""
@@ -30,12 +36,15 @@ def programs() -> Path:
 class Server:
     """One cluster. ``start`` and ``stop`` may be called again and again."""
 
-    def __init__(self, directory: Path, *, durable: bool = False, of: Server | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, durable: bool = False, of: Server | None = None, port: int | None = None
+    ) -> None:
         """`durable`: what it confirms outlives a power cut, as in production and for benchmarks.
 
-        `of`: it is a standby of that server, which has to run.
+        `of`: it is a standby of that server, which has to run. `port`: it is reached at that port of loopback, too.
         """
         self.directory = directory
+        self._port = port
         self._durable = durable
         self._bin = programs()
         libraries = ":".join(str(path) for path in UNPACKED.glob("usr/lib/*-linux-*"))
@@ -71,7 +80,10 @@ class Server:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         # No test cuts the power of this machine: what the system was given outlives a killed server.
-        options = f"-c listen_addresses='' -c unix_socket_directories={self.directory}"
+        where = "" if self._port is None else "127.0.0.1"
+        options = (
+            f"-c port={self._port or 5432} -c listen_addresses='{where}' -c unix_socket_directories={self.directory}"
+        )
         options += "" if self._durable else " -c fsync=off"
         log = self.directory / "log"
         self._run("pg_ctl", "-D", self.directory / "data", "-o", options, "-l", log, "-w", "start")
@@ -96,7 +108,7 @@ class Server:
 
     def sql(self, statement: str, database: str = "postgres") -> str:
         """Carry out a statement as psql does; returns its rows."""
-        where = ("-h", str(self.directory), "-U", "pollux", "-d", database)
+        where = ("-h", str(self.directory), "-p", str(self._port or 5432), "-U", "pollux", "-d", database)
         command = [str(self._bin / "psql"), *where, "-AtXq", "-c", statement]
         done = subprocess.run(command, capture_output=True, check=True, text=True)
         return done.stdout.strip()
@@ -107,16 +119,24 @@ class Server:
 
     def jdbc(self, database: str = "postgres") -> str:
         """Return the URL that broker.xml has."""
+        if self._port is not None:
+            return f"jdbc:postgresql://127.0.0.1:{self._port}/{database}"
         return f"jdbc:postgresql:{database}?host={self.directory}"
+
+    def store(self, database: str = "postgres", prefix: str = "") -> str:
+        """Return the element of broker.xml for a store in a database; its tables' names begin with ``prefix``."""
+        return STORE.format(url=self.jdbc(database), prefix=prefix)
 
 
 @contextmanager
-def running(place: Path | None = None, *, durable: bool = False, of: Server | None = None) -> Iterator[Server]:
+def running(
+    place: Path | None = None, *, durable: bool = False, of: Server | None = None, port: int | None = None
+) -> Iterator[Server]:
     """Yield a server that answers, in a directory in `place`, a standby if it is `of` one; it is gone afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="pollux-pg-", dir=place))
     directory.chmod(0o755)
     try:
-        server = Server(directory, durable=durable, of=of)
+        server = Server(directory, durable=durable, of=of, port=port)
         server.start()
         try:
             yield server
