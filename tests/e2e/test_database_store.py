@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.databases import DATABASES, postgresql
-from harness.failover import BACKUP, PRIMARY, Group, wait_until
+from harness.failover import BACKUP, PRIMARY, SYMMETRIC, Group, wait_until
 from harness.postgresql import running
 
 if TYPE_CHECKING:
@@ -141,6 +141,34 @@ def written_before(epoch: int, server: Server, database: str) -> set[str]:
             database,
         ).splitlines()
     )
+
+
+def test_master_and_slave_by_a_lock_in_the_database_change_places_as_those_by_a_file_do(
+    store: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Nobody is preferred: whoever has the lock is the master, and who comes back waits as a slave."""
+    # lockKeepAlivePeriod and lockAcquireSleepInterval of ActiveMQ, by our names.
+    role = SYMMETRIC.format(
+        "<px:lock-keep-alive-period>1000</px:lock-keep-alive-period>"
+        "<px:lock-acquire-sleep-interval>200</px:lock-acquire-sleep-interval>"
+    )
+    own = "<px:lease-guard>15000</px:lease-guard>"
+    with Group(tmp_path, role, role, core=store("postgresql"), own=own) as group:
+        master, slave = group.members
+        group.begin()
+        group.fault("kill -9 of the master")
+        master.kill()
+        slave.wait_for("live")
+        group.wait_for_confirms(30)
+        master.spawn()
+        master.wait_for("ready")
+        assert slave.phase == "live"
+        group.fault("the master is stopped")
+        assert slave.stop() == 0
+        master.wait_for("live")
+        group.wait_for_confirms(30)
+        assert master.activation["epoch"] == 3
+        group.finish()
 
 
 def test_a_single_broker_keeps_its_store_in_a_database_and_shares_it_with_nobody(
