@@ -53,7 +53,7 @@ class Promote(Fault):
         )
 
     def undo(self) -> None:
-        """Nothing."""
+        """Leave it: whoever was lost stays so."""
 
     def check_undone(self) -> None:
         """Brokers use the new server."""
