@@ -62,7 +62,7 @@ class Idle:
         """Do nothing: there is nothing to give back."""
 
 
-#: No other process has it.
+#: No other process has it, but for those that were forked from it.
 _PROCESS = os.urandom(8)
 
 
@@ -80,7 +80,7 @@ class CoreHub:
         #: That of the life in which this broker serves, with this node id; 0 while it does not.
         self.epoch = 0
         #: Who answers with it is this broker itself.
-        self.process = _PROCESS
+        self.process = _PROCESS + os.getpid().to_bytes(4)
         self.purposes: dict[str, Callable[[Conversation, int, dict[str, Any]], Handler | None]] = {}
 
 
