@@ -17,8 +17,6 @@ from harness.ports import free_port
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from harness.postgresql import Server
-
 #: A host's own ports are below it, those of its slots further on.
 OFFSET = 7
 #: Between two requests, and until a backup that is not reached counts as lost, milliseconds.
@@ -44,16 +42,7 @@ def free_ports(count: int, offset: int, slots: int) -> list[int]:
 class Host(Member):
     """One host. ``ports`` are those by which the hosts reach each other, ``number`` is this one's."""
 
-    def __init__(
-        self,
-        directory: Path,
-        ports: list[int],
-        number: int,
-        backups: int,
-        *,
-        manager: str = "",
-        server: Server | None = None,
-    ) -> None:
+    def __init__(self, directory: Path, ports: list[int], number: int, backups: int, manager: str = "") -> None:
         self.machine = f"host{number}"
         self.copies = bool(manager)
         self.shared_directory = directory / "store"
@@ -72,9 +61,7 @@ class Host(Member):
             self.shared_directory,
             f"live{number}",
             "",
-            core=elements(ports, number) + policy + (server.store(prefix=f"N{number}_") if server is not None else ""),
-            # On a busy machine a server answers late; who is killed is known by the end of its session.
-            own="<px:lease-guard>15000</px:lease-guard>" if server is not None else "",
+            core=elements(ports, number) + policy,
             settings=SETTINGS,
         )
         self.shared_directory.mkdir(exist_ok=True)
@@ -121,27 +108,18 @@ class Host(Member):
 class Hosts:
     """All of them, started, and with a backup each."""
 
-    def __init__(
-        self, directory: Path, count: int = 3, *, backups: int = 2, manager: str = "", server: Server | None = None
-    ) -> None:
-        """``manager``: of replication, the element that says who may serve; without it they share stores.
-
-        ``server``: the stores are in its database.
-        """
+    def __init__(self, directory: Path, count: int = 3, *, backups: int = 2, manager: str = "") -> None:
+        """``manager``: of replication, the element that says who may serve; without it they share stores."""
         ports = [port for _ in range(count) for port in free_ports(1, OFFSET, backups)]
         self.all = []
         for number in range(count):
             (directory / f"host{number}").mkdir()
-            self.all.append(Host(directory / f"host{number}", ports, number, backups, manager=manager, server=server))
+            self.all.append(Host(directory / f"host{number}", ports, number, backups, manager))
 
     def __enter__(self) -> Self:
-        try:
-            for host in self.all:
-                host.spawn()
-            self.wait_until_whole()
-        except BaseException:
-            self.__exit__()  # they would run on, and make every later test slower
-            raise
+        for host in self.all:
+            host.spawn()
+        self.wait_until_whole()
         return self
 
     def __exit__(self, *_: object) -> None:

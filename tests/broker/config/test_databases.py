@@ -102,13 +102,12 @@ def test_the_store_has_names_in_the_database_for_its_directories() -> None:
             {"core": "<ha-policy><replication><primary/></replication></ha-policy>"},
             "replication is not possible with a database-store",
         ),
-        (
-            {"core": "<ha-policy><replication><colocated/></replication></ha-policy>"},
-            "replication is not possible with a database-store",
-        ),
-        (
-            {"core": "<ha-policy><shared-store><colocated/></shared-store></ha-policy>"},
-            "<colocated> is not possible with SQLite, which is for the brokers of one machine: take PostgreSQL",
+        *(
+            (
+                {"core": f"<ha-policy><{kind}><colocated/></{kind}></ha-policy>"},
+                "<colocated> is not possible with a database-store: a host would find the store of a node that asks it",
+            )
+            for kind in ("shared-store", "replication")
         ),
         (
             {"more": "<jdbc-lock-expiration>2000</jdbc-lock-expiration>"},

@@ -10,7 +10,7 @@ import pytest
 from pollux.config import Configuration, loads
 from pollux.config.clustering import ReplicationBackup
 from pollux.config.colocated_ports import lives_of
-from pollux.ha.colocated.life import TABLES, Life, decode, derived, directories_of, encode, place_of
+from pollux.ha.colocated.life import Life, decode, derived, directories_of, encode, place_of
 from pollux.ha.replication.settings import settings_of as replication_settings
 from pollux.ha.shared_store.activation import settings_of
 from pollux.ha.shared_store.policy import Role
@@ -83,27 +83,6 @@ def test_a_lock_directory_goes_with_the_store() -> None:
     hosted = derived(given(), Life(1, NODE, "a", {**DIRECTORIES, "node_manager_lock_directory": "/srv/a/lock"}))
     assert hosted.node_manager_lock_directory == Path("/srv/a/lock")
     assert derived(given(), Life(1, NODE, "a", DIRECTORIES)).node_manager_lock_directory is None
-
-
-def test_a_backup_in_a_database_has_the_tables_that_asked_and_its_hosts_way_there() -> None:
-    """Breaks when the login of another host is used, or what it says of a directory."""
-    names = dict(zip(TABLES, ("a_m", "a_b", "a_l", "a_p", "a_n"), strict=True))
-    words = "".join(f"<{name.replace('_', '-')}>b_{name[0]}</{name.replace('_', '-')}>" for name in TABLES)
-    store = (
-        "<store><database-store><jdbc-connection-url>jdbc:postgresql://db/pollux</jdbc-connection-url>"
-        f"<jdbc-user>b</jdbc-user>{words}</database-store></store></core>"
-    )
-    before = loads(XML.replace("{failback}", "true").replace("</core>", store))
-    own, hosted = derived(before, Life()), derived(before, Life(2, NODE, "a", names))
-    assert directories_of(own) == dict(zip(TABLES, ("b_m", "b_b", "b_l", "b_p", "b_n"), strict=True))
-    assert directories_of(hosted) == names
-    assert hosted.journal_directory == own.journal_directory, "what a database has for directories"
-    assert hosted.database is not None
-    assert before.database is not None
-    assert (hosted.database.jdbc_connection_url, hosted.database.jdbc_user) == ("jdbc:postgresql://db/pollux", "b")
-    settings = settings_of(hosted)
-    assert settings is not None
-    assert settings.role is Role.BACKUP
 
 
 def test_without_the_policy_nothing_is_another_one() -> None:

@@ -358,7 +358,6 @@ async def test_a_host_takes_in_what_it_can_and_says_why_not(tmp_path: Path) -> N
     [
         ("shared-store", {}, "has a shared store, and the live is replicated: give both the same ha-policy"),
         ("replication", {"journal_directory": "/"}, "takes in copies, and the live has a shared store"),
-        ("shared-store", {"message_table_name": "a"}, "has its store in files, and the live in a database"),
     ],
 )
 async def test_a_live_with_another_kind_of_store_is_refused(

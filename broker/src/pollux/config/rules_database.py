@@ -25,11 +25,6 @@ _DIRECTORIES = (
 )
 
 
-def is_table_name(name: str) -> bool:
-    """Return whether a table may have this name, whoever gives it."""
-    return name.isidentifier() and name.isascii() and len(name) <= 40
-
-
 def database_is_known(configuration: Configuration, report: Report) -> None:
     """Refuse a database that is not known, and what cannot be had with one."""
     database = configuration.database
@@ -40,23 +35,23 @@ def database_is_known(configuration: Configuration, report: Report) -> None:
         sqlalchemy_url(database)
     except JdbcError as error:
         report.error_at(line, str(error))
-    names = [getattr(database, name) for name in database.__struct_fields__ if name.endswith("_table_name")]
+    names = [getattr(database, name) or "" for name in database.__struct_fields__ if name.endswith("_table_name")]
     for name in names:
-        if not is_table_name(name):
+        if name and not (name.isidentifier() and name.isascii() and len(name) <= 40):
             report.error_at(line, f"the table name {name[:60]!r} is not usable: at most 40 letters, digits and _")
     folded = [name.lower() for name in names]
     if len(set(folded)) < len(folded):
         report.error_at(line, "the tables of a database-store need names of their own")
-    policy = configuration.ha_policy
-    if policy is not None and policy.replication is not None:
+    if colocated_of(configuration) is not None:
+        report.error_at(
+            report.line("ha_policy"),
+            "<colocated> is not possible with a database-store: a host would find the store of a node that asks it"
+            " for a backup in its own tables; make pairs of <primary> and <backup>, each with table names of its own",
+        )
+    elif configuration.replication_part is not None:
         report.error_at(
             report.line("ha_policy"),
             "replication is not possible with a database-store: every broker uses the same database; take shared-store",
-        )
-    elif colocated_of(configuration) is not None and (database.jdbc_connection_url or "").startswith("jdbc:sqlite:"):
-        report.error_at(
-            report.line("ha_policy"),
-            "<colocated> is not possible with SQLite, which is for the brokers of one machine: take PostgreSQL",
         )
     if not configuration.persistence_enabled:
         report.error_at(line, "persistence-enabled false and a database-store contradict each other")

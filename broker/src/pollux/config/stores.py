@@ -22,7 +22,7 @@ class DatabaseStore(Redacted, frozen=True):
     jdbc_connection_url: Annotated[str | None, Text(), "Where the database is."] = None
     jdbc_user: Annotated[str | None, Password(), "User."] = None
     jdbc_password: Annotated[str | None, Password(), "Password."] = None
-    node_manager_store_table_name: Annotated[str, Text(), "Table of the locks."] = "NODE_MANAGER_STORE"
+    node_manager_store_table_name: Annotated[str | None, Text(), "Table of the locks."] = None
     jdbc_network_timeout: Annotated[int, Duration(), "Limit of a request."] = 20000
     jdbc_lock_renew_period: Annotated[int, Duration(minimum=1), "How often a lock is renewed."] = 2000
     jdbc_lock_expiration: Annotated[int, Duration(minimum=1), "How long a lock holds without renewal."] = 20000

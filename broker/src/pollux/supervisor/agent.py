@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 from pollux.cluster.link import Idle
 from pollux.config.colocated_ports import colocated_of, group_of
 from pollux.errors import InvalidRequestError
-from pollux.ha.colocated.life import DIRECTORIES, TABLES, directories_of, is_in_tables
+from pollux.ha.colocated.life import DIRECTORIES, directories_of
 from pollux.ha.colocated.placement import BackupRequest, Host, Next, decide, unfit
 from pollux.logs import event
 from pollux.supervisor.asking import PURPOSE, Questions, ask
 from pollux.supervisor.line import Line, LineError
-from pollux.supervisor.seeing import unseen
 from pollux.supervisor.views import host_of
 
 if TYPE_CHECKING:
@@ -269,40 +268,26 @@ class Agent:
         """Ask the supervisor for another host's live."""
         try:
             directories = {
-                name: str(content["directories"][name])
-                for name in (*DIRECTORIES, *TABLES)
-                if name in content["directories"]
+                name: str(content["directories"][name]) for name in DIRECTORIES if name in content["directories"]
             }
             node, name = _itself(conversation, content["node"]), str(content["name"])[:255]
             machine, domain = str(content["machine"])[:255], str(content["domain"])[:255]
             group = str(content.get("group", ""))[:255]
-            reason = await self._unseen(node, directories)
-            answer = (
-                {"slot": 0, "reason": reason}
-                if reason
-                else await self._line.ask(
-                    "host",
-                    node=node,
-                    name=name,
-                    machine=machine,
-                    domain=domain,
-                    group=group,
-                    home=content.get("home") is True,
-                    directories=directories,
-                )
+            answer = await self._line.ask(
+                "host",
+                node=node,
+                name=name,
+                machine=machine,
+                domain=domain,
+                group=group,
+                home=content.get("home") is True,
+                directories=directories,
             )
         except (LookupError, AttributeError, TypeError, ValueError, LineError) as error:
             answer = {"slot": 0, "reason": str(error) or repr(error)}
         if not conversation.ended:
             conversation.accept(channel, slot=answer.get("slot", 0), reason=answer.get("reason", ""))
             conversation.flush()
-
-    async def _unseen(self, node: str, directories: dict[str, str]) -> str:
-        """Return why the tables of a node are not seen here; directories the supervisor looks at."""
-        configuration = self._broker.node.configuration
-        if configuration.database is None or not is_in_tables(directories):
-            return ""
-        return await asyncio.to_thread(unseen, configuration, node, directories)
 
 
 def _itself(conversation: Conversation, node: str) -> str:

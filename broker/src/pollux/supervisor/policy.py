@@ -77,17 +77,6 @@ def takes_none_in(*, ready: bool, stops: bool, removed: bool) -> str:
     return "its node was removed by an operator of this host, and its own live is not there" if removed else ""
 
 
-def other_store(machine: str, *, here: bool, there: bool) -> str:
-    """Return why a live's backup cannot be on ``machine`` by its store; empty: it can.
-
-    ``here``: that host's store is in a database. ``there``: the live's is.
-    """
-    if here == there:
-        return ""
-    mine, its = ("a database", "files") if here else ("files", "a database")
-    return f"{machine} has its store in {mine}, and the live in {its}: give both the same <store>"
-
-
 def other_policy(machine: str, *, shared: bool, copies: bool) -> str:
     """Return why a live's backup cannot be here by its ha-policy; empty: it can.
 

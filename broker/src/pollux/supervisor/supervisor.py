@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.config.colocated_ports import group_of, own_ports
 from pollux.errors import PolluxError
-from pollux.ha.colocated.life import Life, is_in_tables, place_of
+from pollux.ha.colocated.life import Life, place_of
 from pollux.ha.colocated.placement import BackupRequest, Host, Slots
 from pollux.ha.runtime import RUN_VARIABLE, runtime_directory
 from pollux.logs import event
@@ -59,8 +59,7 @@ class Supervisor:
         self._runtime = runtime_directory(configuration)
         #: Of lives whose stores are copied a backup's is in this host's own directory, whoever serves.
         self._copies = configuration.ha_policy is not None and configuration.ha_policy.replication is not None
-        #: Where it is remembered which backups it has: a store in a database has no directory beside it.
-        self._place = self._runtime if configuration.database is not None else place_of(configuration)
+        self._place = place_of(configuration)
         self._notifier = Notifier()
         self._lock = -1
         self.machine = os.environ.get(MACHINE_VARIABLE) or socket.gethostname()
@@ -327,10 +326,7 @@ class Supervisor:
         """Say why a backup with this store cannot be in a slot. Blocking."""
         if reason := policy.other_policy(self.machine, shared=bool(directories), copies=self._copies):
             return reason
-        here, there = self._configuration.database is not None, is_in_tables(directories)
-        if directories and (reason := policy.other_store(self.machine, here=here, there=there)):
-            return reason
-        for path in dict.fromkeys(() if there else directories.values()):
+        for path in dict.fromkeys(directories.values()):
             if not Path(path).is_dir():
                 return f"{path} is no directory on {self.machine}: a shared store has the same path on all hosts"
         for port, what in own_ports(self._configuration).items():

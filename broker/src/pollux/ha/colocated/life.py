@@ -2,7 +2,7 @@
 
 All lives of a host read one broker.xml. The host's own live takes what stands in ``<primary>``; a backup that it hosts
 takes ``<backup>``, ports of its own (:mod:`pollux.config.colocated_ports`), and the store of the live that asked; with
-replication a copy of it, in a directory of the host's own. In a database that store is other tables.
+replication a copy of it, in a directory of the host's own.
 """
 
 from __future__ import annotations
@@ -25,11 +25,8 @@ from pollux.config.clustering import (
     SharedStorePrimary,
 )
 from pollux.config.colocated_ports import OWN_HOST, colocated_slots
-from pollux.config.stores import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pollux.config.clustering import ReplicationColocated
     from pollux.config.model import Configuration
 
@@ -43,14 +40,6 @@ DIRECTORIES = (
     "paging_directory",
     "node_manager_lock_directory",
 )
-#: In a database: its tables, by the names of :class:`pollux.config.stores.DatabaseStore`.
-TABLES = (
-    "message_table_name",
-    "bindings_table_name",
-    "large_message_table_name",
-    "page_store_table_name",
-    "node_manager_store_table_name",
-)
 #: Those that a copy has.
 _COPIED = DIRECTORIES[:4]
 
@@ -58,8 +47,7 @@ _COPIED = DIRECTORIES[:4]
 class Life(Struct, frozen=True):
     """One life. ``slot`` 0: the host's own live; others: a backup of ``node`` (hex), whose broker's name is ``name``.
 
-    ``directories``: where the store of that node is, by the names of :data:`DIRECTORIES`; absolute. In a database its
-    tables, by those of :data:`TABLES`: the database, and who may use it, each host knows by itself.
+    ``directories``: where the store of that node is, by the names of :data:`DIRECTORIES`; absolute.
     """
 
     slot: int = 0
@@ -94,15 +82,8 @@ def directories_of(configuration: Configuration) -> dict[str, str]:
     policy = configuration.ha_policy
     if policy is not None and policy.replication is not None:
         return {}
-    if configuration.database is not None:
-        return {name: getattr(configuration.database, name) for name in TABLES}
     found = {name: getattr(configuration, name) for name in DIRECTORIES}
     return {name: str(path) for name, path in found.items() if path is not None}
-
-
-def is_in_tables(directories: Mapping[str, str]) -> bool:
-    """Return whether a store that is named so is in a database."""
-    return TABLES[0] in directories
 
 
 def derived(configuration: Configuration, life: Life) -> Configuration:
@@ -174,7 +155,7 @@ def _group(given: str | None, name: str) -> str:
 
 def _hosted(configuration: Configuration, life: Life, shift: int, stay: frozenset[str]) -> Configuration:
     """Return the host's configuration with the ports of a slot, and another node's store."""
-    places = _places(configuration, life)
+    places = {name: Path(life.directories[name]) if name in life.directories else None for name in DIRECTORIES}
     management, audit = configuration.management, configuration.audit
     return replace(
         configuration,
@@ -190,13 +171,6 @@ def _hosted(configuration: Configuration, life: Life, shift: int, stay: frozense
         audit=replace(audit, directory=audit.directory / life.node),
         **places,
     )
-
-
-def _places(configuration: Configuration, life: Life) -> dict[str, object]:
-    """Return the settings that say where the store of a life is."""
-    if configuration.database is not None:
-        return {"store": Store(database_store=replace(configuration.database, **life.directories))}
-    return {name: Path(life.directories[name]) if name in life.directories else None for name in DIRECTORIES}
 
 
 def _shifted(port: int, shift: int) -> int:

@@ -22,7 +22,7 @@ def target_of(store: DatabaseStore) -> Target:
         store.bindings_table_name,
         store.large_message_table_name,
         store.page_store_table_name,
-        store.node_manager_store_table_name,
+        store.node_manager_store_table_name or TableNames().node_manager,
     )
     # As PostgreSQL folds the names that documents write in capitals.
     folded = TableNames(*(name.lower() for name in names))
