@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: A command on a host that hangs (a full disk, a frozen store) is given up after this, seconds.
 HOST_TIMEOUT = 30.0
+#: So often a container is frozen at most, until it is.
+_FREEZES = 20
 #: Tells the time and becomes the command, so that no more than that lies between.
 _STRIKE = "import os, sys, time; print(time.monotonic() * 1000, flush=True); os.execvp(sys.argv[1], sys.argv[1:])"
 
@@ -136,7 +138,15 @@ class Container:
 
     def stun(self) -> None:
         """Freeze its control group."""
-        self._docker("pause", self._name)
+        # A process that waits for the disk is not frozen, and the engine gives up after half a second of that.
+        for tries in reversed(range(_FREEZES)):
+            try:
+                self._docker("pause", self._name)
+            except LabError as error:
+                if not tries or "unable to freeze" not in str(error):
+                    raise
+            else:
+                return
 
     def unstun(self) -> None:
         """Thaw it."""

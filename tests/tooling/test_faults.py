@@ -9,10 +9,12 @@ import sys
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 
 from lab import drill, faults, image, journals, packets, wheels
+from lab.hosts import Container
 from lab.journals import Journal
 from lab.places import ROOT, LabError
 from pollux.drill.manifest import Manifest, Member
@@ -346,3 +348,20 @@ def test_a_host_keeps_its_journal_on_disk(tmp_path: Path) -> None:
     (path,) = (tmp_path / "etc").rglob("*.conf")
     assert path.read_text() == "[Journal]\nStorage=persistent\nSyncIntervalSec=1s\n"
     assert journals.keep() in image.dockerfile()
+
+
+def test_a_container_that_waits_for_its_disk_is_frozen_a_little_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [LabError("unable to freeze: unknown"), LabError("unable to freeze: unknown"), LabError("no such container")]
+
+    def docker(_container: Container, *words: str, check: bool = True) -> str:
+        assert (words, check) == (("pause", "castor"), True)
+        if said:
+            raise said.pop(0)
+        return ""
+
+    monkeypatch.setattr(Container, "_docker", docker)
+    castor = Container("castor", Mock())
+    with pytest.raises(LabError, match="no such container"):
+        castor.stun()
+    assert not said
+    castor.stun()
