@@ -22,7 +22,7 @@ from pollux.formats.ledger import decode
 if TYPE_CHECKING:
     from pathlib import Path
 
-KILLS = int(os.environ.get("POLLUX_KILLS", "200"))
+KILLS = int(os.environ.get("POLLUX_KILLS", "100"))
 #: After the last start, everything must be drained within this time.
 DRAIN_LIMIT = 120.0
 QUIET = 1.5
