@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,7 +14,6 @@ from pollux.cluster.connection import payloads
 from pollux.cluster.connection.forwarded import Forwarded, known, mark_moved, stored, to_send
 from pollux.cluster.connection.packing import Packing
 from pollux.cluster.connection.payloads import Kind, Payloads
-from pollux.cluster.connection.sent import Fate, Sent
 from pollux.cluster.routes.numbers import Number
 from pollux.errors import LimitError
 from pollux.formats.forwards import ROUTE_TO, Note, decode, encode
@@ -24,7 +22,7 @@ from pollux.routing.reference import MessageReference
 from pollux.wire.core.frames import CoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable
 
     from broker.cluster.connection.conftest import Node
     from pollux.message import Message
@@ -52,77 +50,6 @@ def received(batch: Packing, room: int = 1 << 20) -> tuple[Kind, tuple[Forwarded
     (found,) = filter(None, map(reader.decode, batch.payloads(room)))
     kind, content = found
     return kind, payloads.each_of(*content) if kind is Kind.ALIKE else content  # type: ignore[misc,return-value]
-
-
-def one_by_one(batch: Packing, queue: deque[MessageReference], sent: Sent) -> None:
-    """Take what goes straight on as a link does that asks about each."""
-    life = b""
-    while queue and (one := known(queue[0].message)) is not None and life in (b"", one.life):
-        if batch.life and not batch.fits(one):
-            return
-        if sent.next(one, queue[0]) is not Fate.SEND:
-            return
-        batch.add(one, queue.popleft().message)
-        life = one.life
-
-
-@pytest.mark.parametrize(
-    ("numbers", "size", "taken"),
-    [
-        (range(1, 5), 10, 4),
-        ([3, 4, 9, 12], 10, 4),  # others went with the numbers between
-        ([1, 2, 2, 3], 10, 2),  # one that went before is to be asked about
-        ([], 10, 0),
-        (range(1, 502), 10, 500),  # as many as a payload has
-        (range(1, 20), 32 << 10, 4),  # as many bytes, and the one that is over
-    ],
-)
-@pytest.mark.parametrize("other", ["", "life", "no plain one"])
-def test_taken_together_they_are_what_they_are_one_by_one(
-    numbers: Iterable[int], size: int, taken: int, other: str
-) -> None:
-    copies = [waiting(number, message(b"x" * size), (f"q{number % 2}",)) for number in numbers]
-    if other == "life":
-        copies.append(stored(message(b"later"), "sf", Number(b"anothers", 1), ("q",), (NODE,)))
-    elif other:
-        copies.append(waiting(1000, message(b"later", group="g")))
-    outcomes = []
-    for take in (Packing.take_plain, one_by_one):
-        batch, sent, queue = Packing(), Sent(), deque(MessageReference(each, None) for each in copies)  # type: ignore[arg-type]
-        sent.begin(NODE, {})
-        take(batch, queue, sent)
-        confirmed = len(sent.confirmed(LIFE, 2))
-        left = [one.message for one in queue]
-        outcomes.append(
-            (received(batch) if len(batch) else None, batch.life, left, sent.size, sent.in_flight, confirmed)
-        )
-    together, each = outcomes
-    if taken:
-        assert together == each
-        assert len(together[0][1]) == taken  # type: ignore[index]
-    assert len(copies) - len(together[2]) == (taken or (other == "life"))
-
-
-def test_what_was_on_its_way_before_is_asked_about_one_by_one() -> None:
-    """By an earlier connection: the peer may have it, or not."""
-    sent = Sent()
-    sent.begin(NODE, {})
-    copies = [waiting(number, message(b"x")) for number in (1, 2)]
-    references = deque(MessageReference(each, None) for each in copies)  # type: ignore[arg-type]
-    first = known(copies[0])
-    assert first is not None
-    sent.next(first, references[0])
-    sent.end()
-    sent.begin(NODE, {LIFE: 1})
-    batch = Packing()
-    batch.take_plain(references, sent)
-    assert (len(batch), len(references), sent.in_flight) == (0, 2, 0)
-    assert sent.next(first, references[0]) is Fate.DONE
-    batch.take_plain(references, sent)
-    assert (len(batch), len(references)) == (0, 2), "it begins with one that is done with"
-    references.popleft()
-    batch.take_plain(references, sent)
-    assert (len(batch), len(references), sent.in_flight) == (1, 0, 1)
 
 
 def moved(sent: Message, *, failures: int = 0) -> MessageReference:

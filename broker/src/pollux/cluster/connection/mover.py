@@ -176,16 +176,11 @@ class Mover(Taker):
     ) -> tuple[list[tuple[MessageReference, Forward]], list[MessageReference]]:
         """Return what is moved, with its copies, and what stays: nobody wants it any more, or there is no way."""
         moves, stay = [], []
-        only = self._moves.only(now) if self._leaving or not self._arrived else None
+        only = self._moves.only(now)
         full = self._post.storage.full
-        if only is not None and not full:
-            try:
-                return self._spreading.moved(references, only.node, only.queue), []
-            except KeyError:
-                return [], references
         for reference in references:
             message = reference.message
-            target = only if only is not None else self.target(message)
+            target = only if only is not None and (self._leaving or not self._arrived) else self.target(message)
             try:
                 if target is None or (full and message.durable):
                     raise KeyError  # noqa: TRY301  (it stays, as one without a way)

@@ -452,8 +452,6 @@ class OutgoingLink:
         done: list[MessageReference] = []
         large: MessageReference | None = None
         waiting, sent, alike = self._waiting, self._sent, self._alike
-        if alike:
-            batch.take_plain(waiting, sent)
         while waiting:
             reference = waiting[0]
             message = reference.message

@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pollux.cluster.connection import payloads
-from pollux.cluster.connection.forwarded import Plain, known
+from pollux.cluster.connection.forwarded import Plain
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Iterator
 
     from pollux.cluster.connection.forwarded import Forwarded, Shape
     from pollux.cluster.connection.payloads import Item
-    from pollux.cluster.connection.sent import Sent
     from pollux.message import Message
-    from pollux.routing.reference import MessageReference
 
 #: Messages and bytes in one payload.
 _COUNT, _BYTES = 500, 128 << 10
@@ -51,35 +48,6 @@ class Packing:
             self._items.append((which, one.number, message.timestamp, message.data))
         else:
             self._others.append(one)
-
-    def take_plain(self, waiting: deque[MessageReference], sent: Sent) -> None:
-        """Take the plain messages of one life that ``waiting`` begins with; for a turn that has none yet.
-
-        As :meth:`Sent.next` and :meth:`add` would, as far as they fit and there is nothing to ask about them.
-        """
-        first = known(waiting[0].message) if waiting else None
-        run = sent.run(first.life) if first is not None else None
-        if first is None or run is None:
-            return
-        life, (last, flight) = first.life, run
-        items, shapes = self._items, self._shapes
-        size = on_the_way = 0
-        for reference in waiting:
-            message = reference.message
-            one = known(message)
-            if one is None or one.life != life or one.number <= last or size >= _BYTES or len(items) >= _COUNT:
-                break
-            last = one.number
-            flight.append((last, reference))
-            data = message.data
-            size += len(data)
-            on_the_way += message.size
-            items.append((shapes.setdefault(one.shape, len(shapes)), last, message.timestamp, data))
-        if items:
-            self.life, self._size = life, size
-            sent.ran(life, last, on_the_way)
-            for _ in items:
-                waiting.popleft()
 
     def payloads(self, room: int) -> Iterator[bytes]:
         """Return the payloads; ``room``: bytes of the largest."""

@@ -97,21 +97,6 @@ class Sent:
             return Fate.DONE
         return Fate.RENUMBER
 
-    def run(self, life: bytes) -> tuple[int, deque[tuple[int, MessageReference]]] | None:
-        """Return the last number of a life, and its messages on their way: later ones may be added (:meth:`ran`).
-
-        None: :meth:`next` is to be asked about each.
-        """
-        if self._open or self.gives_up:
-            return None
-        return self._last.get(life, 0), self._in_flight.setdefault(life, deque())
-
-    def ran(self, life: bytes, last: int, size: int) -> None:
-        """Messages of :meth:`run` were sent: up to the number ``last``, so many bytes."""
-        self._last[life] = last
-        self._highest[life] = max(last, self._highest.get(life, 0))
-        self.size += size
-
     def take_back(self, life: bytes) -> None:
         """The last message of a life was not sent after all."""
         self._in_flight[life].pop()

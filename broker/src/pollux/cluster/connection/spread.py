@@ -382,28 +382,6 @@ class Spreading:
         topic = path.record.multicast
         return self._copy(message, path.peer, owner, queues, visited, reference=reference, topic=topic)
 
-    def moved(
-        self, references: Iterable[MessageReference], owner: bytes, queue: str
-    ) -> list[tuple[MessageReference, Forward]]:
-        """Return :meth:`forward` of messages that leave their queue for one of another node, with their references."""
-        path = self._table.path((owner, queue))
-        if path is None:
-            raise KeyError(owner.hex())
-        outlet = self.outlets[path.peer]
-        forwards, number = outlet.queue, outlet.numbering.next
-        address, whose, topic = forwards.address, b"" if owner == path.peer else owner, path.record.multicast
-        queues, visited = (queue,), (self._node,)
-        return [
-            (
-                each,
-                Forward(
-                    forwards,
-                    stored(each.message, address, number(), queues, visited, owner=whose, reference=each, topic=topic),
-                ),
-            )
-            for each in references
-        ]
-
     def onward(self, message: Message, sent: Forwarded) -> list[Forward]:
         """Return the copies of a message that is on its way to queues of another node, one for each next hop."""
         owner, visited = sent.owner, sent.visited
