@@ -43,7 +43,7 @@ class Hello(msgspec.Struct, frozen=True):
     """An end's words about itself. ``timeout``: ms of silence after which it gives up. ``max_frame`` is in bytes.
 
     ``epoch``: that of the life in which it serves; of two that serve with one node id the later one is right. 0: none.
-    ``process``: random bytes of its process, so that a copy of it is known as another one. Empty: of an older version.
+    ``process``: bytes that no other process has, so that a copy of it is known as one. Empty: of an older version.
     """
 
     name: str
