@@ -78,6 +78,18 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
+async def test_who_waits_for_news_ends_when_it_is_told_to_at_the_moment_in_which_they_come() -> None:
+    """A bridge that was stopped went on for ever: asyncio.wait_for of Python 3.11 took its end for the news."""
+    async with made() as group:
+        found = group.listen(refresh_timeout=60_000)
+        waits = asyncio.create_task(found.pause(60.0))
+        await asyncio.sleep(0)
+        found._changed.set()
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(waits, PATIENCE)
+
+
 async def test_a_member_is_found_and_gone_when_it_leaves() -> None:
     async with made() as group:
         found = group.listen(refresh_timeout=60_000)

@@ -59,7 +59,8 @@ class Listener(asyncio.DatagramProtocol):
     async def first(self) -> None:
         """Wait until there is one, for `discoveryInitialWaitTimeout` at most."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._found.wait(), self._group.initial_wait / 1000)
+            async with asyncio.timeout(self._group.initial_wait / 1000):
+                await self._found.wait()
 
     # -- asyncio's view
 

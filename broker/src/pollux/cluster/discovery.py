@@ -325,7 +325,9 @@ def _unusable(what: str, group: DiscoveryGroup | BroadcastGroup, error: OSError)
 
 
 async def _within(happened: asyncio.Event, seconds: float) -> bool:
+    # Not asyncio.wait_for: until Python 3.12 that takes the end of a task for the event where both come at once.
     try:
-        return await asyncio.wait_for(happened.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            return await happened.wait()
     except TimeoutError:
         return False

@@ -169,7 +169,8 @@ class Acceptors:
         for connection in connections:
             connection.abort()
         with suppress(TimeoutError):
-            await asyncio.wait_for(connections.empty.wait(), 1.0)
+            async with asyncio.timeout(1.0):
+                await connections.empty.wait()
 
     async def leave_brokers(self) -> None:
         """End other brokers' connections: they got what the store wrote while it was closed."""

@@ -65,7 +65,8 @@ class Line:
         self._answers[number] = answer
         try:
             self._writer.write(json.dumps({**content, "do": do, "id": number}).encode() + b"\n")
-            return await asyncio.wait_for(answer, _PATIENCE)
+            async with asyncio.timeout(_PATIENCE):
+                return await answer
         except TimeoutError:
             raise LineError(f"the supervisor does not answer within {_PATIENCE:g} s") from None
         finally:

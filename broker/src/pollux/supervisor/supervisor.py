@@ -198,7 +198,8 @@ class Supervisor:
                     return
                 self._heard(child, "STATUS")
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), RESTART_AFTER)
+                    async with asyncio.timeout(RESTART_AFTER):
+                        await self._stopping.wait()
         except OSError as error:
             event(logger, logging.ERROR, "life cannot be started", of=key, reason=error)
         finally:

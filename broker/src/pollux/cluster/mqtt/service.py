@@ -185,7 +185,8 @@ class MqttNeighbours:
         ):
             self._changed.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
 
     def changed(self) -> None:
         """Look again who can be asked."""

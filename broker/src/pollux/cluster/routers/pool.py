@@ -271,7 +271,8 @@ class TargetPool:
     async def until_enough(self) -> None:
         """Wait until they are, for quorum-timeout at most."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._enough.wait(), self._patience)
+            async with asyncio.timeout(self._patience):
+                await self._enough.wait()
 
     def describe(self) -> dict[str, Any]:
         """Return what management shows."""
