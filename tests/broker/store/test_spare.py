@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import errno
+import os
+import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from harness.store import FaultyFiles, contents, files_below, message_of, opened, settings_in, stable, until
+from pollux.store.files import FileOperations
+from pollux.store.segments import SegmentPool
 from pollux.store.spare import Spare
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+SIZE = 1 << 16
 
 
 async def test_it_becomes_the_first_segment(tmp_path: Path) -> None:
@@ -74,3 +82,77 @@ def test_on_a_full_disk_nothing_is_left(tmp_path: Path) -> None:
     assert spare.prepare()
     spare.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+class Failing(FileOperations):
+    """EIO for a while: for every call on a file of the journal's directory from the one of a number on."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.first, self.calls = first, 0
+
+    def _count(self) -> None:
+        self.calls += 1
+        if self.calls >= self.first:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def open(self, path: Path, flags: int, mode: int = 0o640) -> int:
+        self._count()
+        return super().open(path, flags, mode)
+
+    def size(self, fd: int) -> int:
+        self._count()
+        return super().size(fd)
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
+        self._count()
+        return super().write(fd, data, offset, sync=sync)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._count()
+        super().rename(source, target)
+
+    def sync_directory(self, path: Path) -> None:
+        self._count()
+        super().sync_directory(path)
+
+    def close(self, fd: int) -> None:
+        self._count()
+        super().close(fd)
+
+    def unlink(self, path: Path) -> None:
+        self._count()
+        super().unlink(path)
+
+    def fill(self, fd: int, size: int) -> None:
+        self._count()
+        super().fill(fd, size)
+
+
+@pytest.mark.parametrize("first", range(1, 10))
+def test_whatever_fails_with_it_whoever_waits_for_a_segment_is_told(tmp_path: Path, first: int) -> None:
+    """Breaks when the thread ends without a word: a broker that takes over would wait for ever, and nobody serves."""
+    spare = Spare(tmp_path, "m", SIZE)
+    assert spare.prepare()
+    files, failures = Failing(first), list[OSError]()
+    pool = SegmentPool(
+        tmp_path,
+        files,
+        size=SIZE,
+        ahead=1,
+        salt=1,
+        node_id=bytes(16),
+        epoch=1,
+        first_sequence=1,
+        created=1,
+        on_room=lambda _: None,
+        on_error=failures.append,
+        spare=Spare(tmp_path, "m", SIZE, files),
+    )
+    pool.start()
+    with pytest.raises(OSError, match="Input/output error"):  # noqa: PT012  (the first may be there, the next one is not)
+        assert pool.ready(10)
+        pool.take(time.monotonic() + 10)
+        pool.take(time.monotonic() + 10)
+    assert [error.errno for error in failures] == [errno.EIO]
+    pool.close()

@@ -185,28 +185,38 @@ class SegmentPool:
             self._condition.notify_all()
 
     def _run(self) -> None:
-        while True:
-            with self._condition:
-                while (len(self._ready) >= self._wanted or (self._held and self._ready)) and not self._closing:
-                    self._condition.wait()
-                if self._closing:
-                    return
-                self._making = True
-                spare, self._spare = self._spare, None
+        try:
+            while self._is_wanted():
+                self._prepare()
+        except Exception as error:
+            # Whatever it was: for segments of a thread that is gone an activation would wait for ever.
+            logger.exception("segments are not prepared any more")
+            self._end(OSError(errno.EIO, f"segments are not prepared any more: {error!r}", str(self._directory)))
+
+    def _is_wanted(self) -> bool:
+        """Wait until a segment is; False at the end, or when none can be made any more."""
+        with self._condition:
+            while (len(self._ready) >= self._wanted or (self._held and self._ready)) and not self._closing:
+                self._condition.wait()
+            self._making = not self._closing and self._error is None
+            return self._making
+
+    def _prepare(self) -> None:
+        """Make one, or take the spare as the first."""
+        spare, self._spare = self._spare, None
+        try:
             if self._first_of(spare):
                 self._made(None)
-                continue
-            try:
-                segment = self._create()
-            except OSError as error:
-                self._made(None)
-                if not self._failed(error):
-                    return
-                continue
-            self._made(segment)
-            if self._no_room:
-                self._no_room = False
-                self._on_room(None)
+                return
+            segment = self._create()
+        except OSError as error:
+            self._made(None)
+            self._failed(error)
+            return
+        self._made(segment)
+        if self._no_room:
+            self._no_room = False
+            self._on_room(None)
 
     def _made(self, segment: Segment | None) -> None:
         with self._condition:
@@ -237,7 +247,9 @@ class SegmentPool:
             self._files.sync_directory(self._directory)
         except OSError as error:
             logger.warning("the spare segment cannot be used: %s", error)
-            self._files.close(fd)
+            with suppress(OSError):
+                self._files.close(fd)
+            # One that stays has the name of the next: that is the end, as for any that cannot be made.
             self._files.unlink(path)
             return None
         self._sequence += 1
@@ -248,21 +260,24 @@ class SegmentPool:
             Kind.JOURNAL, self._salt, self._node_id, self._epoch, self._sequence, self._created, self._size
         )
 
-    def _failed(self, error: OSError) -> bool:
-        """Handle a failed creation; False ends the thread."""
-        if error.errno in NO_ROOM:
-            if not self._no_room:
-                self._no_room = True
-                self._on_room(f"{self._directory}: {error.strerror}")
-            with self._condition:
-                if not self._closing:
-                    self._condition.wait(RETRY_SECONDS)
-            return True
+    def _failed(self, error: OSError) -> None:
+        """Handle a failed creation: without room it is tried again, anything else is the end."""
+        if error.errno not in NO_ROOM:
+            self._end(error)
+            return
+        if not self._no_room:
+            self._no_room = True
+            self._on_room(f"{self._directory}: {error.strerror}")
+        with self._condition:
+            if not self._closing:
+                self._condition.wait(RETRY_SECONDS)
+
+    def _end(self, error: OSError) -> None:
+        """Tell whoever waits for a segment that there will be none."""
         with self._condition:
             self._error = error
             self._condition.notify_all()
         self._on_error(error)
-        return False
 
     def _create(self) -> Segment:
         path = self._directory / segment_name(self._epoch, self._sequence)
@@ -273,7 +288,8 @@ class SegmentPool:
             write_all(self._files, fd, header.encode(), 0, sync=True)
             self._files.sync_directory(self._directory)
         except BaseException:
-            self._files.close(fd)
+            with suppress(OSError):
+                self._files.close(fd)
             self._files.unlink(path)
             raise
         self._sequence += 1

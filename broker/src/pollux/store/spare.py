@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pollux.store.files import FileOperations
@@ -55,10 +56,12 @@ class Spare:
             fd = self._files.open(self.path, os.O_RDWR)
         except OSError:
             return -1
-        if self._files.size(fd) != self._size:
+        with suppress(OSError):
+            if self._files.size(fd) == self._size:
+                return fd
+        with suppress(OSError):
             self._files.close(fd)
-            return -1
-        return fd
+        return -1
 
     def remove(self) -> None:
         """Give the room back: the member leaves, or the disk is full."""
