@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-#: A playbook never takes longer than this unless it hangs (seconds).
-TIMEOUT = 600.0
+#: A playbook never takes longer than this unless it hangs (seconds); an upgrade of five brokers has taken more than 600
+#: on slow processors that had much else to do.
+TIMEOUT = 1200.0
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,10 @@ if TYPE_CHECKING:
 SUITE = (
     "cluster",
     "active_passive",
+    "default",
     "replication_zookeeper",
     "colocated",
     "replication_quorum",
-    "upgrade",
-    "default",
     "database_store",
     "third_vote",
     "live_only",

@@ -5,11 +5,10 @@ Nothing of the upgrade is left.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lab.asked import status, statuses
+from lab.asked import status
 
 if TYPE_CHECKING:
     from testinfra.host import Host
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 testinfra_hosts = ["ansible://brokers"]
 STATE = Path(__file__).resolve().parents[3] / ".pollux"
 #: converge.yml removes it, upgrade.yml makes it.
-NEXT = STATE / "lab" / "upgrade" / "next"
+NEXT = STATE / "lab" / "default" / "next"
 
 
 def version() -> str:
@@ -46,14 +45,3 @@ def test_nothing_of_the_upgrade_is_left(host: Host) -> None:
     assert not host.file("/opt/pollux/run/restart-needed").exists
     assert host.check_output("systemctl --failed --no-legend --plain") == ""
     assert host.service("pollux").is_enabled
-
-
-def test_one_is_live_and_the_other_can_take_over(host: Host) -> None:
-    states = sorted(each["activation"]["state"] for each in statuses("upgrade-castor", "upgrade-pollux").values())
-    assert states == ["live", "ready"]
-
-
-def test_an_upgrade_hands_over_once(host: Host) -> None:
-    history = json.loads(host.check_output("sudo -u pollux /opt/pollux/bin/pollux history --json || true") or "[]")
-    if status(host)["activation"]["state"] == "live":
-        assert [each["to"] for each in history] == ["upgrade-castor", *(["upgrade-pollux"] if NEXT.exists() else [])]
