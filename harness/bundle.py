@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ansible_mitogen
 import yaml
 
 import demo
@@ -34,6 +35,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PLAYBOOK = Path(sys.executable).parent / "ansible-playbook"
 #: The bundle's own callbacks, those of tests, and those of the lab.
 CALLBACKS = [ROOT / path for path in ("callback_plugins", "tests/ansible/callbacks", "molecule/lab/callback_plugins")]
+#: Through Mitogen (docs/decisions/0040): one interpreter a host for a playbook, in the place of one for each task.
+MITOGEN = {
+    "ANSIBLE_STRATEGY_PLUGINS": str(Path(*ansible_mitogen.__path__) / "plugins" / "strategy"),
+    "ANSIBLE_STRATEGY": "mitogen_linear",
+}
 MEMBERS = demo.MEMBERS
 #: The ports of inventories/local, and those of a second acceptor.
 PORTS = (*demo.PORTS, 61617, 61717)
@@ -97,6 +103,8 @@ class Site:
     def __init__(self, directory: Path, variables: Mapping[str, Any] | None = None) -> None:
         """``variables`` are group variables beside those of inventories/local; they may hold secrets."""
         self.directory = directory
+        #: How Ansible brings its modules to hosts; empty: its own way, an operator's.
+        self.strategy: Mapping[str, str] = MITOGEN
         self.local = directory / "local"
         self.inventory = directory / "checkout" / "inventories" / "local"
         shutil.copytree(ROOT / "inventories" / "local", self.inventory)
@@ -189,6 +197,7 @@ class Site:
             "COLUMNS": "4000",
             "POLLUX_LOCAL": str(self.local),
             "POLLUX_LOCAL_PORT_OFFSET": str(self.offset),
+            **self.strategy,
             "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
             "ANSIBLE_HOME": str(home),
             "ANSIBLE_REMOTE_TEMP": str(home / "tmp"),

@@ -61,11 +61,13 @@ class Deployment:
         self._settled = True
 
     def deploy(self) -> None:
-        """Run site.yml, first in check mode."""
+        """Run site.yml, first in check mode, as an operator's Ansible does; what comes later goes through Mitogen."""
+        through_mitogen, self.site.strategy = self.site.strategy, {}
         self.checked = self.site.run("site.yml", "-vvv", "--check", "--diff")
         self.left_by_check = sorted(path.name for path in self.site.local.rglob("*"))
         self.first = self.site.run("site.yml", "-vvv", "--diff", watch=self._look)
         assert self.first.code == 0, self.first.output[-8000:]
+        self.site.strategy = through_mitogen
 
     def reconfigure(self, extra: Mapping[str, Any], *flags: str) -> Run:
         """Run site.yml with other values of some variables; `settle` undoes it."""

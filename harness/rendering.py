@@ -114,6 +114,7 @@ class Rendering:
     def __init__(self, directory: Path, inventory: Path, plays: Any = RENDER, role: str = "broker") -> None:
         self.directory = directory
         self.site = Site(directory)
+        self.site.strategy = {}  # actions that stand in for Ansible's are no classes that Mitogen could wrap
         self.site.inventory = inventory
         self.book = directory / "render" / "render.yml"
         self.book.parent.mkdir()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from lab import engine as engines
 from lab import hypervisor, image, machines, wheels
 from lab.places import LabError
-from lab.processes import use_all_processors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -282,7 +281,6 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str] | None = None) -> int:
     """Run the program; see EXAMPLES for exit codes."""
     arguments = parser().parse_args(words)
-    use_all_processors()
     try:
         status: int = arguments.call(arguments)
     except LabError as error:

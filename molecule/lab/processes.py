@@ -17,19 +17,6 @@ if TYPE_CHECKING:
 #: No command takes longer than this unless something hangs (seconds).
 COMMAND_TIMEOUT = 120.0
 _TOLD_LINES = 20
-#: The processors that a scenario may use: their numbers, with commas.
-CPUS = "POLLUX_LAB_CPUS"
-
-
-def processors() -> str:
-    """The value of :data:`CPUS` for this process; empty where an operating system does not tell."""
-    return ",".join(map(str, sorted(os.sched_getaffinity(0)))) if hasattr(os, "sched_getaffinity") else ""
-
-
-def use_all_processors() -> None:
-    """Undo what Mitogen does to the programs that playbooks start here: all of them would share one processor."""
-    if given := os.environ.get(CPUS):
-        os.sched_setaffinity(0, map(int, given.split(",")))
 
 
 def run(

@@ -19,7 +19,7 @@ from harness import bytecode
 from lab import disks, guard, hypervisor, image, inside, machines, power, wheels
 from lab.engine import Engine, ensure
 from lab.places import PLACES, ROOT, SCENARIOS, LabError, Places
-from lab.processes import CPUS, processors, run
+from lab.processes import run
 from lab.reason import reason
 from lab.record import VARIABLE
 from lab.steps import Steps
@@ -166,7 +166,6 @@ def _settings(places: Places) -> dict[str, str]:
         **dict.fromkeys((*image.IMAGES, "POLLUX_LAB_CGROUPS", "POLLUX_LAB_SSH"), "none"),
         "POLLUX_LAB_CGROUPNS": "host",
         "POLLUX_LAB_WHEELHOUSE": str(wheels.ensure(places)),
-        CPUS: processors(),
         "POLLUX_LAB_STRATEGIES": str(Path(*ansible_mitogen.__path__) / "plugins" / "strategy"),
         "PYTHONPATH": os.pathsep.join(
             (bytecode.path_in(places.state / "bytecode"), *filter(None, [os.environ.get("PYTHONPATH")]))

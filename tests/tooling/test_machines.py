@@ -13,7 +13,7 @@ import pytest
 
 from lab import disks, hypervisor, image, machines, scenarios
 from lab.machines import Specification
-from lab.places import SCENARIOS, LabError, Places
+from lab.places import LabError, Places
 from lab.processes import is_ours
 
 if TYPE_CHECKING:
@@ -139,16 +139,3 @@ def test_elsewhere_the_scenarios_say_what_they_need(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     with pytest.raises(LabError, match="need Linux on x86-64, and root"):
         disks.needs()
-
-
-def test_what_a_playbook_starts_may_use_every_processor_that_the_scenario_may() -> None:
-    """Breaks when what Mitogen's processes inherit (one processor) is kept: all machines would share that one."""
-    code = (
-        "import os, sys\n"
-        "allowed = os.environ['POLLUX_LAB_CPUS'] = processes.processors()\n"
-        "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
-        "processes.use_all_processors()\n"
-        "sys.exit(processes.processors() != allowed)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", f"from lab import processes\n{code}"], cwd=SCENARIOS, check=False)
-    assert done.returncode == 0

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.bundle import MITOGEN
+
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.processes
 PLAYBOOK = """
@@ -33,10 +35,10 @@ class Playbooks:
         self.directory = directory
         self.kept = directory / "kept"
 
-    def run(self, glue: str = "'-'", **environment: str) -> str:
+    def run(self, glue: str = "'-'", text: str = PLAYBOOK, **environment: str) -> str:
         """Run it, and return its words."""
         playbook = self.directory / "playbook.yml"
-        playbook.write_text(PLAYBOOK.replace("GLUE", glue))
+        playbook.write_text(text.replace("GLUE", glue))
         plain = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
         ours = {
             "PYTHON": sys.executable,
@@ -106,3 +108,11 @@ def test_what_cannot_be_read_is_made_anew(playbooks: Playbooks) -> None:
 def test_without_a_place_nothing_is_kept(playbooks: Playbooks) -> None:
     assert "said a-b" in playbooks.run(POLLUX_LAB_THRIFT="")
     assert not playbooks.kept.exists()
+
+
+def test_through_mitogen_a_program_may_use_every_processor(playbooks: Playbooks) -> None:
+    """Breaks when Mitogen's own choice is left: what playbooks start (brokers, drills) would have one of two."""
+    text = PLAYBOOK.replace("echo {{ names | sort | join(GLUE) }}", "nproc")
+    assert f"said {len(os.sched_getaffinity(0))}\n" in playbooks.run(
+        text=text, ANSIBLE_DEPRECATION_WARNINGS="0", **MITOGEN
+    ).replace('"', "")

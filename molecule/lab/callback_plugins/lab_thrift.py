@@ -8,6 +8,10 @@ templates and filters each of its workers (there is one for every task of every 
 * the code that Jinja makes of a template: another tenth. It is kept by the text and by what it was compiled for;
 * all filters and tests, at the first template with one of them. They are loaded before workers are started.
 
+And it takes from Mitogen, where a playbook runs through it, the choice of processors: of two it gives one to the
+process that speaks with hosts, which has little to do, and the other one to all workers, to the modules of hosts that
+are containers, and to every program they start.
+
 Environment: POLLUX_LAB_THRIFT names the directory where this is kept; without it nothing is.
 """
 
@@ -93,6 +97,13 @@ def keep_templates(directory: Path) -> None:
     _Environment.compile = compile_once
 
 
+def free_processors() -> None:
+    """Let the system choose processors, also for what Mitogen starts."""
+    from ansible_mitogen import affinity  # costs what it imports, and only scenarios and tests have it
+
+    affinity.policy = affinity.Policy()
+
+
 class CallbackModule(CallbackBase):
     """Hold what Ansible loads."""
 
@@ -106,6 +117,8 @@ class CallbackModule(CallbackBase):
         if place := os.environ.get(VARIABLE):
             keep_archives(Path(place))
             keep_templates(Path(place))
+            if constants.DEFAULT_STRATEGY.startswith("mitogen"):
+                free_processors()
         else:
             self.disabled = True
 
