@@ -48,6 +48,9 @@ def test_a_ready_backup_is_promoted_after_the_primary_was_killed(tmp_path: Path)
         cluster.wait_for_confirms(30)
         second.wait_for_status("active")
         third.wait_for_status("ready")
+        # By then it was ready no more by the word of the one that was killed: who saw that and promoted it was refused.
+        unready, in_sync = when(third, "status from=ready to=catchup"), when(second, f"in sync backup={third.name}")
+        assert unready <= in_sync
         first.spawn()
         first.wait_for_status("ready")
         cluster.wait_for_confirms(30)
@@ -57,6 +60,11 @@ def test_a_ready_backup_is_promoted_after_the_primary_was_killed(tmp_path: Path)
         first.wait_for_status("active")
         cluster.wait_for_confirms(30)
         cluster.finish()
+
+
+def when(broker: Broker, text: str) -> str:
+    """Return the time of its last line with a text, by the one clock of this machine."""
+    return next(line.split()[0] for line in reversed(broker.text().splitlines()) if text in line)
 
 
 def test_a_broker_alone_answers_as_qpids_tool_does(tmp_path: Path) -> None:

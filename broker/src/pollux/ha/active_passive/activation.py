@@ -281,6 +281,10 @@ class ActivePassiveActivation(CopyingActivation):
         self._live = content
         self._heard(content)
         self._following.accepted(content)
+        if not self._promoting.locked():
+            # At once: the primary is active when we have everything again, and whoever looks then must not see us ready
+            # by the word of the one before.
+            self._wait(boot_clock())
         self._cool()
 
     def _synced(self, _state: LocalState) -> None:
