@@ -95,6 +95,7 @@ enter() {
     while :; do
         case $1 in
             -u | --user) [ "$2" = root ] || return; shift 2 ;;
+            --user=root) shift ;;
             -i | --interactive) input=yes; shift ;;
             *) break ;;
         esac

@@ -120,8 +120,16 @@ def test_a_command_runs_in_the_containers_namespaces_with_nothing_of_this_machin
     assert {line.split("=")[0] for line in lines[2:]} == {"PATH", "HOSTNAME", "HOME", "PWD"}
 
 
-@pytest.mark.parametrize("words", [("exec", "-u", "root", "-i"), (f"-H={ENGINE}", "exec", "--interactive")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("exec", "-u", "root", "-i"),
+        (f"-H={ENGINE}", "exec", "--interactive"),
+        ("exec", "--interactive", "--user=root"),
+    ],
+)
 def test_what_is_given_reaches_the_command_when_asked_for(lab: Lab, words: tuple[str, ...]) -> None:
+    """As Ansible, testinfra and Mitogen ask; through the engine, it would copy every byte."""
     assert lab.run(*words, "box", "cat", given="some lines\n").stdout == "some lines\n"
 
 
