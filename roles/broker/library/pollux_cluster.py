@@ -47,25 +47,37 @@ class Cluster:
     def __init__(self, module: AnsibleModule) -> None:
         self._module = module
         self._deadline = time.monotonic() + module.params["wait"]
-        self.node = self.run("crm_node", "--name").strip()
+        self.node = self.ask("crm_node", "--name").strip()
 
-    def run(self, *words: str, check: bool = True) -> str:
-        """Run a program of pacemaker's; what it printed."""
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
         left = max(5.0, self._deadline - time.monotonic())
         try:
-            done = subprocess.run(list(words), capture_output=True, text=True, timeout=left, check=False)
+            return subprocess.run(list(words), capture_output=True, text=True, timeout=left, check=False)
         except FileNotFoundError:
             self._module.fail_json(msg=f"{words[0]} is not installed: run site.yml")
         except subprocess.TimeoutExpired:
             self._module.fail_json(msg=f"{' '.join(words)} did not end within {left:.0f} s")
+
+    def run(self, *words: str, check: bool = True) -> str:
+        """Run a program of pacemaker's; what it printed."""
+        done = self._run(*words)
         if check and done.returncode:
             told = (done.stderr or done.stdout).strip()
             self._module.fail_json(msg=f"{' '.join(words)}: {told or f'ended with {done.returncode}'}")
         return done.stdout
 
+    def ask(self, *words: str) -> str:
+        """Run a program that asks, until it is answered: pacemaker is started seconds before it answers."""
+        while time.monotonic() + POLL < self._deadline:
+            done = self._run(*words)
+            if not done.returncode:
+                return done.stdout
+            time.sleep(POLL)
+        return self.run(*words)
+
     def seen(self) -> ET.Element:
         """Return what the cluster says of itself."""
-        return ET.fromstring(self.run("crm_mon", "--one-shot", "--output-as=xml"))  # noqa: S314
+        return ET.fromstring(self.ask("crm_mon", "--one-shot", "--output-as=xml"))  # noqa: S314
 
     def primary(self) -> str:
         """Return the node that has the primary; empty when none has."""
