@@ -184,9 +184,13 @@ class ActivePassiveActivation(CopyingActivation):
                 await self._open(*self._opening, now)
             elif self.status in PRIMARY:
                 self._serve(now)
-            elif not self._promoting.locked():
+            elif self._waits():
                 self._wait(now)
             await asyncio.sleep(TICK)
+
+    def _waits(self) -> bool:
+        """Whether this member takes part as one that waits, and nobody is promoting it."""
+        return self._opening is None and self.status not in PRIMARY and not self._promoting.locked()
 
     def _wait(self, now: float) -> None:
         self._following.ask(now)
@@ -281,7 +285,7 @@ class ActivePassiveActivation(CopyingActivation):
         self._live = content
         self._heard(content)
         self._following.accepted(content)
-        if not self._promoting.locked():
+        if self.machine.phase in STANDBY and self._waits():
             # At once: the primary is active when we have everything again, and whoever looks then must not see us ready
             # by the word of the one before.
             self._wait(boot_clock())
