@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from benchmarks.failover_pairs import default_journal
 from benchmarks.replication import broker_of, load, single, throughput
 from benchmarks.report import markdown, show, write_measured
 from benchmarks.throughput import options
@@ -44,10 +45,17 @@ THROUGHPUT: tuple[str, ...] = ("scenario (AMQP)", "broker", "messages/s", "of st
 PROMOTION: tuple[str, ...] = ("messages stored", "journal MB", "trials", "median ms", "longest ms", "recovery ms")
 
 
+def members(directory: Path, size: int) -> Cluster:
+    """Return a cluster with the default settings of a journal; not started."""
+    made = Cluster(directory, size)
+    default_journal(made.brokers)
+    return made
+
+
 @contextmanager
 def cluster(directory: Path) -> Iterator[list[BrokerProcess]]:
     """A primary with two backups in sync."""
-    with Cluster(directory, 3) as made:
+    with members(directory, 3) as made:
         made.start()
         yield list(made.brokers)
 
@@ -60,7 +68,7 @@ def promotion(messages: int, trials: int, console: Console) -> tuple[str, ...]:
     place = {"prefix": "pollux-passive-", "dir": "/var/tmp"}  # noqa: S108
     with (
         tempfile.TemporaryDirectory(**place, ignore_cleanup_errors=True) as directory,
-        Cluster(Path(directory), 2) as made,
+        members(Path(directory), 2) as made,
     ):
         primary, backup = made.start()
         if messages:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import peers
-from benchmarks.failover_pairs import SMALL_JOURNAL
+from benchmarks.failover_pairs import default_journal
 from benchmarks.report import markdown, show, write_section
 from benchmarks.throughput import RUN_LIMIT
 from harness.broker import PASSWORD, USER
@@ -66,8 +66,7 @@ def forward(directory: Path, rounds: int, seconds: float) -> Iterator[Row]:
     is told beside the rates, and depends less on that. Journals are as large as they are by default.
     """
     single, both = Nodes(directory / "single", 1), Nodes(directory / "pair", 2)
-    for node in (*single.all, *both.all):
-        node.configuration.write_text(node.configuration.read_text().replace(SMALL_JOURNAL, ""))
+    default_journal((*single.all, *both.all))
     with single as alone, both as pair:
         one, two = pair.all
         for protocol in ("amqp", "stomp", "mqtt"):
@@ -165,7 +164,9 @@ async def _connects(port: int, times: int) -> list[float]:
 
 def move(directory: Path, messages: int) -> Iterator[Row]:
     """Time how a backlog goes to a consumer on another node: the first half alone, then while its producers go on."""
-    with Nodes(directory / "move", 2) as pair:
+    nodes = Nodes(directory / "move", 2)
+    default_journal(nodes.all)
+    with nodes as pair:
         one, two = pair.all
         size = ("--protocol", "amqp", "--size", "1024", "--window", "512")
         load(one, *size, "--messages", str(messages), "--queue", "backlog")

@@ -18,14 +18,14 @@ from urllib.parse import quote
 from benchmarks.peers import activemq_installed, free_port, kahadb, spawn_activemq
 from harness.broker import PASSWORD, POLLUX, USER, BrokerProcess
 from harness.colocated import OFFSET, Hosts
-from harness.failover import wait_until
+from harness.failover import SMALL_JOURNAL, wait_until
 from harness.replication import PEER, Replica, zookeeper_manager
 from harness.replication import Pair as ReplicatedGroup
 from harness.zookeeper import ZooKeeperProcess
 from pollux.client.url import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from harness.colocated import Host
@@ -47,6 +47,14 @@ CHECKPOINT = 6.0
 SLAVE = "is locked by another server"
 #: What ActiveMQ says when it serves.
 MASTER = "Connector stomp started"
+
+
+def default_journal(brokers: Iterable[BrokerProcess]) -> None:
+    """Give brokers of the tests, not started yet, the journal of a broker of its own: no checkpoint every few MiB."""
+    for broker in brokers:
+        text = broker.configuration.read_text()
+        assert SMALL_JOURNAL in text, broker.configuration
+        broker.configuration.write_text(text.replace(SMALL_JOURNAL, ""))
 
 
 class Switch:
@@ -237,8 +245,6 @@ class DatabasePair(PolluxPair):
             member.configuration.write_text(text.replace("<px:security>", f"{policy}<px:security>"))
 
 
-#: What tests set so that their journals are soon compacted; benchmarks measure the defaults.
-SMALL_JOURNAL = "<journal-file-size>1M</journal-file-size><journal-compact-min-files>4</journal-compact-min-files>"
 #: What a live that is gone keeps its lock for unless the session is closed: the default of session-ms.
 SESSION_MS = 18_000
 
@@ -246,8 +252,7 @@ SESSION_MS = 18_000
 def replicated(directory: Path, server: ZooKeeperProcess, session_ms: int) -> ReplicatedGroup:
     """Two members that replicate by ZooKeeper, with the default settings of a journal; not started."""
     group = ReplicatedGroup(directory, zookeeper_manager(server, session_ms=session_ms), PEER, PEER)
-    for member in group.replicas:
-        member.configuration.write_text(member.configuration.read_text().replace(SMALL_JOURNAL, ""))
+    default_journal(group.replicas)
     return group
 
 
@@ -286,8 +291,7 @@ class ColocatedPair(Pair):
     def __init__(self, directory: Path) -> None:
         self.hosts = Hosts(directory)
         self._killed = 0
-        for host in self.hosts.all:
-            host.configuration.write_text(host.configuration.read_text().replace(SMALL_JOURNAL, ""))
+        default_journal(self.hosts.all)
 
     @property
     def _home(self) -> Host:

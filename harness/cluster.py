@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from harness import traffic
 from harness.broker import BrokerProcess
 from harness.failover import BACKUP as BACKUP_PART
-from harness.failover import PRIMARY, Group, Member, wait_until
+from harness.failover import PRIMARY, SMALL_JOURNAL, Group, Member, wait_until
 from harness.ports import free_port
 
 if TYPE_CHECKING:
@@ -66,9 +66,7 @@ class ClusterNode(BrokerProcess):
             directory,
             address_settings=settings,
             addresses="",
-            core="<journal-file-size>1M</journal-file-size><journal-compact-min-files>4</journal-compact-min-files>"
-            + elements(ports, number, more=connection)
-            + core.replace("{number}", str(number)),
+            core=SMALL_JOURNAL + elements(ports, number, more=connection) + core.replace("{number}", str(number)),
             **more,
         )
         self.configuration.write_text(
