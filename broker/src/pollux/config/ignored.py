@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pollux.config.acceptors import HTTP_PARAMETERS, AcceptorSettings, ConnectorSettings
 from pollux.config.address_settings import AddressSettingShape
 from pollux.config.addressing import Divert
+from pollux.config.clustering import ConnectionRouter
 from pollux.config.model import Configuration
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ _ACCEPTOR = _TRANSPORT | {
     "openwireUseDuplicateDetectionOnFailover": _OPENWIRE,
     "advisoryDispatch": _OPENWIRE,
     "useEmbeddedBytesForMirror": _MIRROR,
+    "clusterConnection": "clients of every acceptor are told of the brokers of all cluster connections",
 }
 
 _IGNORED: dict[type[Any], Mapping[str, str]] = {
@@ -100,6 +102,9 @@ _IGNORED: dict[type[Any], Mapping[str, str]] = {
     Divert: {"routing-name": "a divert has no binding that could need another name"},
     AcceptorSettings: _ACCEPTOR,
     ConnectorSettings: _TRANSPORT,
+    ConnectionRouter: {
+        "key-transformer": "nor has it in Artemis; the policy CONSISTENT_HASH_MODULO is what transforms keys",
+    },
 }
 
 

@@ -11,7 +11,6 @@ from pollux.config.acceptors import HTTP_PARAMETERS, AcceptorSettings, Connector
 from pollux.config.address_settings import AddressSettingShape
 from pollux.config.addressing import Divert
 from pollux.config.bridging import Bridge
-from pollux.config.clustering import ConnectionRouter
 from pollux.config.connecting import AmqpConnection
 from pollux.config.extensions import Extensions, SecuritySettingsShape
 from pollux.config.federating import AddressPolicy, Federation, QueuePolicy
@@ -63,7 +62,6 @@ _TRANSPORT = {
 }
 
 _ACCEPTOR = _TRANSPORT | {
-    "clusterConnection": "an acceptor belongs to no cluster connection",
     "verifyHost": "clients are identified by certificate subject, not by host name",
     "saslLoginConfigScope": _KERBEROS,
     "securityDomain": "there is one set of users for all acceptors",
@@ -118,7 +116,6 @@ _REFUSED: dict[type[Any], Mapping[str, str]] = {
     },
     Bridge: {"transformer": _PLUGINS, "transformer-class-name": _PLUGINS},
     Divert: {"transformer": _PLUGINS, "transformer-class-name": _PLUGINS},
-    ConnectionRouter: {"key-transformer": _CLASSES},
     Extensions: {},
 }
 
