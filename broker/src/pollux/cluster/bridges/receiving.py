@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pollux.cluster.connection.forwarded import Forwarded
+    from pollux.cluster.connection.homes import Homes
     from pollux.cluster.connection.owner import Owner
     from pollux.cluster.link import Conversation, Handler
     from pollux.cluster.routes.records import Key, QueueRecord
@@ -75,6 +76,8 @@ class IncomingBridge(IncomingLink):
 
 class Receiver(Apart):
     """Hold what the links of others' bridges belong to. Everything is called in the loop's thread."""
+
+    homes: Homes | None = None
 
     def __init__(self, name: str, node: bytes, post: PostOffice) -> None:
         """``post`` was restored; ``node`` is this node's id, ``name`` the broker's."""

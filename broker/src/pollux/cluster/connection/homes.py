@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from pollux.caches import make_room
 from pollux.cluster.routes.grouped import weight
 from pollux.logs import event
 
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pollux.cluster.connection.local import Prefixes
+    from pollux.message import Message
+    from pollux.routing.queue import Queue
 
-#: Addresses whose homes are kept.
-_NAMES = 20_000
+#: Addresses whose homes are kept, and messages sent home of which it is kept who sent them.
+_NAMES, _SENT = 20_000, 20_000
 
 logger = logging.getLogger("pollux.cluster")
 
@@ -58,6 +61,8 @@ class Homes:
         #: The homes of addresses seen lately, among these nodes.
         self._among: tuple[bytes, ...] = ()
         self._homes: dict[str, bytes] = {}
+        #: Address and duplicate id -> the connection that sent it here.
+        self._senders: dict[tuple[str, bytes], int] = {}
 
     def covers(self, address: str) -> bool:
         """Whether duplicate ids of an address count in the whole cluster."""
@@ -83,6 +88,18 @@ class Homes:
                 remedy="start it, or have it removed (pollux cluster remove) when it does not come back",
             )
         return None
+
+    def sent(self, message: Message) -> None:
+        """Note whose a message is that goes to its home: subscriptions here may not want their own (no-local)."""
+        if message.origin and message.duplicate_id is not None:
+            make_room(self._senders, _SENT)
+            self._senders[message.address, message.duplicate_id] = message.origin
+
+    def came_back(self, message: Message, queues: list[Queue]) -> list[Queue]:
+        """Return which of these queues take a message that may have been sent here first: not its own connection's."""
+        if message.duplicate_id is not None:
+            message.origin = self._senders.get((message.address, message.duplicate_id), 0)
+        return [queue for queue in queues if not message.origin or queue.no_local_origin != message.origin]
 
     def _home(self, address: str) -> bytes:
         """Return the home of an address. A hash for each node is more than a message should cost, so it is kept."""

@@ -399,6 +399,8 @@ class IncomingLink:
         message = taken(one, self._finish_body(one))
         cluster = self._cluster
         queues = self._queues(one)
+        if cluster.homes is not None:
+            queues = cluster.homes.came_back(message, queues)
         kept = False
         try:
             if one.home:

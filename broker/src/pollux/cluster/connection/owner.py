@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pollux.cluster.connection.forwarded import Forwarded
+    from pollux.cluster.connection.homes import Homes
     from pollux.cluster.connection.settings import Settings
     from pollux.cluster.connector import ClusterConnector
     from pollux.cluster.link import Conversation, CoreHub
@@ -93,8 +94,12 @@ class Sender(Protocol):
 
 
 class Owner(Protocol):
-    """The owner of links from others. ``node`` is this node's id, ``name`` the broker's."""
+    """The owner of links from others. ``node`` is this node's id, ``name`` the broker's.
 
+    ``homes``: who looks at duplicate ids for all nodes; None: each for itself.
+    """
+
+    homes: Homes | None
     settings: Settings
     name: str
     node: bytes

@@ -86,6 +86,7 @@ class Cluster:
         self.connector = ClusterConnector(self.hub)
         self.table = RoutingTable(node, hops=settings.hops)
         self.spreading = Spreading(post.space, self.table, node, settings.balancing)
+        self.homes: Homes | None = None
         self.local = LocalQueues(post.space, node, post.storage.epoch, Prefixes(""), self.elsewhere)
         self.peers = Peers(self, others, places=places, recovered=post.recovered)
         self.incoming: dict[bytes, IncomingLink] = {}
@@ -116,7 +117,7 @@ class Cluster:
             and configuration.cluster.duplicate_ids
             and settings.balancing is not Balancing.OFF
         ):
-            self.spreading.homes = Homes(
+            self.homes = self.spreading.homes = Homes(
                 Prefixes(configuration.cluster.duplicate_ids),
                 node,
                 within=self.prefixes,

@@ -114,6 +114,7 @@ class Spreading:
             if home is None:
                 return self.from_home(message)
             if found or self._space.route(message):
+                self.homes.sent(message)
                 return Spread((), [self._copy(message, home, home, (), (), home=True)])
         if not found:
             return self._space.route(message)
