@@ -83,7 +83,6 @@ class Client:
         try:
             return bool(self.get("/health/ready")["ready"])
         except (CommandError, LookupError, TypeError):
-            self._connection.close()
             return False
 
     def upload(self, path: str, head: dict[str, Any], source: BinaryIO, size: int) -> Any:
@@ -125,8 +124,10 @@ class Client:
             response = self._connection.getresponse()
             text = response.read()
         except ssl.SSLError as error:
+            self._connection.close()
             fail(f"{self._url}: TLS failed: {error.reason or error}; see --ca-file", EXIT_UNAVAILABLE)
         except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             fail(f"{self._url}: no broker answers: {reason}", EXIT_UNAVAILABLE)
         return self._decode(method, path, response.status, text)
