@@ -13,7 +13,7 @@ from pollux.config.address_settings import AddressFullPolicy, DiskFullPolicy
 from pollux.engine.memory import DUPLICATE_ID
 from pollux.formats.forwards import parse_away
 from pollux.routing.duplicates import DuplicateCache
-from pollux.routing.paging import Gauge, PageUsage, share_of
+from pollux.routing.paging import Gauge, PageUsage, Verdict, admit, share_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -262,6 +262,14 @@ class Accounts:
         if settings.address_full_policy is not AddressFullPolicy.BLOCK:
             return True
         return not account.gauge.full and not self.total.full
+
+    def has_room(self, address: str) -> bool:
+        """Return whether another node may send more for an address: where producers are refused it waits, too."""
+        account = self._accounts.get(address.partition("::")[0])
+        if account is None:
+            return True
+        verdict = admit(account.settings, account.gauge, self.total, account.pages)
+        return self._open(account) and verdict not in (Verdict.BLOCK, Verdict.FAIL)
 
     def on_writable(self, address: str, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, when the address is writable again, unless :meth:`off_writable` takes it back."""

@@ -244,9 +244,11 @@ async def test_a_message_that_has_no_place_yet_stays_with_its_sender(
     assert two.post.message_count(two.post.queue("orders")) == 1
 
 
-async def test_a_full_address_holds_its_link_and_goes_on(nodes: Make) -> None:
+@pytest.mark.parametrize("policy", [AddressFullPolicy.BLOCK, AddressFullPolicy.FAIL])
+async def test_a_full_address_holds_its_link_and_goes_on(nodes: Make, policy: AddressFullPolicy) -> None:
+    """With FAIL, too: who sent it was told that it is stored."""
     one, two = await nodes(producer_window_size=2000)
-    two.office.settings("orders", max_size_bytes=30_000, address_full_policy=AddressFullPolicy.BLOCK)
+    two.office.settings("orders", max_size_bytes=30_000, address_full_policy=policy)
     await two.reopen()
     two.office.queue("orders")
     one.office.queue("orders")
@@ -255,7 +257,7 @@ async def test_a_full_address_holds_its_link_and_goes_on(nodes: Make) -> None:
     receiver = await consumer(one, two, credit=0)
     for number in range(40):
         one.post.send(message(b"z" * 20_000 + str(number).encode()))
-    await until(lambda: not two.post.writable("orders"))
+    await until(lambda: not two.post.accounts.has_room("orders"))
     await one.office.stable()
     assert two.post.message_count(two.post.queue("orders")) < 20
     receiver.credit = 1000

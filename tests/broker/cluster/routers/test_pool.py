@@ -142,11 +142,13 @@ async def test_a_pool_without_quorum_is_waited_for_no_longer_than_it_says(broker
     await pool.stop()
 
 
-async def test_this_broker_itself_is_no_other_one(brokers: Brokers) -> None:
+async def test_this_broker_itself_is_no_other_one(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
     brokers.add("me", ME)
     pool = await made(brokers, Member("me", (endpoint("me"),)))
     await until(lambda: "it is this broker" in str(pool.describe()["targets"][0]["reason"]))
     assert not pool.ready()
+    said = [one.__dict__["fields"]["remedy"] for one in caplog.records]
+    assert said == ["leave it out, and write <local-target-enabled>true</local-target-enabled>"]
     await pool.stop()
 
 

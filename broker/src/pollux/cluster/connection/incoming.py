@@ -442,7 +442,7 @@ class IncomingLink:
         """Let the peer send as much again, once there is room where it went."""
         if self._ended:
             return
-        full = {address for address in addresses if not self._cluster.post.writable(address)}
+        full = {address for address in addresses if not self._cluster.post.accounts.has_room(address)}
         if full:
             self._cluster.loop.call_later(_LOOK_AGAIN, self._go_on, full, size)
         else:
