@@ -114,7 +114,13 @@ def connect(
 
 
 def drain(receiver: Any, *, silence: float = SILENCE, limit: int = 10_000) -> list[Any]:
-    """Receive and accept until nothing more arrives."""
+    """Receive and accept all that the broker has by its own word (AMQP's drain), and until nothing more arrives."""
+    link = receiver.link
+    if credit := link.credit:
+        here = len(receiver.fetcher.incoming)
+        link.drain(0)
+        receiver.connection.wait(lambda: not link.draining(), timeout=60)
+        link.flow(credit - (len(receiver.fetcher.incoming) - here))
     found: list[Any] = []
     while len(found) < limit:
         message = receive(receiver, silence)
