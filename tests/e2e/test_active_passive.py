@@ -346,6 +346,7 @@ def test_all_kinds_of_queues_are_on_the_backup_as_they_are_on_the_primary(tmp_pa
             # No client waits for that to be on the backup: what is confirmed behind it says that it is.
             connection.create_sender("early").send(Message("early 20", durable=True))
             before = {one["name"]: (one["messages"], one["durable"]) for one in first.queues()}
+            connection.create_sender("declared")
             first.kill()
             second.promote()
         second.wait_for_status("active")
@@ -354,6 +355,7 @@ def test_all_kinds_of_queues_are_on_the_backup_as_they_are_on_the_primary(tmp_pa
             name: found for name, found in before.items() if found[1]
         }
         assert "gone" not in after
+        assert "declared" in after, "a client was told of a queue that no backup had"
         with amqp.connect(second) as connection:
             assert bodies(connection, "ring") == [f"ring {number}" for number in range(15, 20)]
             assert sorted(bodies(connection, "last")) == ["last 17", "last 18", "last 19"]

@@ -18,6 +18,11 @@ async def filled(broker: Broker, queue: str, *bodies: Any, **fields: Any) -> Cli
     return client
 
 
+def durable(link: proton.Receiver) -> None:
+    link.source.durability = proton.Terminus.DELIVERIES
+    link.source.expiry_policy = proton.Terminus.EXPIRE_NEVER
+
+
 def filters(**values: Any) -> Any:
     """A preparation of a receiver: its filter map."""
 

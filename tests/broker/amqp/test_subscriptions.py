@@ -8,7 +8,7 @@ from harness.sessions.amqp import Broker, message
 from harness.sessions.office import becomes
 from pollux.engine.share import AT_ONCE
 
-from .receiving import filters, selector
+from .receiving import durable, filters, selector
 
 
 async def test_topic_subscribers_all_get_it_and_leave_nothing(broker: Broker) -> None:
@@ -36,11 +36,6 @@ async def test_no_local(broker: Broker) -> None:
     assert (await client.get()).body == "other"
     await client.quiet()
     assert not client.received
-
-
-def durable(link: proton.Receiver) -> None:
-    link.source.durability = proton.Terminus.DELIVERIES
-    link.source.expiry_policy = proton.Terminus.EXPIRE_NEVER
 
 
 async def test_durable_subscription_by_link_name(broker: Broker) -> None:

@@ -242,6 +242,7 @@ class AddressManager:
         self.add_queue(queue, already=False)
         if spec.durable and not spec.temporary:
             self._records.keep_queue(queue)
+            self._records.declare(queue.address)
         self._trail.event("queue-created", queue=spec.name, address=spec.address)
         log.info(
             "queue created name=%s address=%s routing=%s durable=%s auto=%s",
@@ -253,6 +254,10 @@ class AddressManager:
         )
         self.finish(queue, asked_for=auto_address or spec.configuration_managed)
         return queue
+
+    def declaring(self, address: str) -> bool:
+        """Return whether queues of an address came or went and that is not on disk yet: who is told may rely on it."""
+        return address in self._records.declaring
 
     def finish(self, queue: Queue, *, asked_for: bool = True) -> None:
         """Give a new queue what was kept for it, and note in the journal that it has it: a crash comes before or after.
@@ -300,6 +305,7 @@ class AddressManager:
         self._owners.queue_gone(queue.spec)
         if queue.durable and not queue.temporary:
             self._records.forget_queue(queue.name, paused=queue.paused)
+            self._records.declare(queue.address)
         self._gone(self._space.address(queue.address), queue.name)
         self._trail.event("queue-deleted", queue=queue.name, address=queue.address)
         log.info("queue deleted name=%s address=%s", queue.name, queue.address)

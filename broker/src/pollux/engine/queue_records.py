@@ -6,6 +6,7 @@ recorded deletion is one.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -62,6 +63,18 @@ class QueueRecords:
         self.next_id = storage.next_id
         #: Queues whose deletion is in the journal, and still in the bindings.
         self._dropped: list[int] = []
+        #: Addresses with queues that came or went, by how many of these changes are not on disk yet.
+        self.declaring: Counter[str] = Counter()
+
+    def declare(self, address: str) -> None:
+        """Have an address among :attr:`declaring` until what was just recorded of a queue of it is on disk."""
+        self.declaring[address] += 1
+        self._storage.when_stable(lambda _error: self._declared(address))
+
+    def _declared(self, address: str) -> None:
+        self.declaring[address] -= 1
+        if not self.declaring[address]:
+            del self.declaring[address]
 
     def keep_address(self, address: Address) -> None:
         """Put an address into the bindings as it is now, unless it is temporary."""

@@ -69,7 +69,7 @@ def _create(session: AmqpSession, plan: Creation) -> None:
 def _attach_coordinator(session: AmqpSession, pointer: Pointer, attach: Attach) -> None:
     coordinator = Coordinator(session, pointer, attach.name)
     session.links.add(coordinator)
-    session.opened().answer(pointer, attach, coordinator=CAPABILITIES)
+    session.answer(coordinator, attach, coordinator=CAPABILITIES)
     coordinator.replenish()
 
 
@@ -77,7 +77,7 @@ def _attach_management(session: AmqpSession, pointer: Pointer, attach: Attach) -
     _require(session, Permission.manage, MANAGEMENT_ADDRESS)
     link = ManagementLink(session, pointer, attach.name)
     session.links.add(link)
-    session.opened().answer(pointer, attach, max_message_size=MAX_REQUEST)
+    session.answer(link, attach, max_message_size=MAX_REQUEST)
     link.replenish()
 
 
@@ -87,6 +87,7 @@ def _attach_producer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
     routing_type: RoutingType | None = None
     temporary: str | None = None
     key: str | None = None
+    declared = ""
     if target.dynamic:
         routing_type = routing_type_of(target.capabilities) or RoutingType.ANYCAST
         address = temporary = _create_temporary(session, routing_type)
@@ -98,7 +99,9 @@ def _attach_producer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
         routing_type = node.routing_type
         address = node.address if node.queue is None else f"{node.address}::{node.queue}"
         _require(session, Permission.send, node.address, node.queue)
-        _create(session, plan_producer(session.post.space, address, routing_type))
+        plan = plan_producer(session.post.space, address, routing_type)
+        _create(session, plan)
+        declared = plan.name
         key = session.post.space.settings(node.address).default_last_value_key
     producer = Producer(
         session,
@@ -111,9 +114,10 @@ def _attach_producer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
         temporary=temporary,
     )
     session.links.add(producer)
-    session.opened().answer(
-        pointer,
+    session.answer(
+        producer,
         attach,
+        declared,
         target_address=temporary,
         rcv_settle_mode=attach.rcv_settle_mode,
         max_message_size=session.settings.max_message_size,
@@ -187,9 +191,10 @@ def _attach_consumer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
     if subscription.delete_when_closed:
         session.post.named.used(queue)
     session.links.add(consumer)
-    session.opened().answer(
-        pointer,
+    session.answer(
+        consumer,
         attach,
+        queue.address,
         source_address=temporary or resumed,
         resumed=resumed is not None,
         filters=_supported_filters(attach),

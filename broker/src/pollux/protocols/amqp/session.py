@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pollux.errors import LimitError, PolluxError
 from pollux.protocols.amqp.attach import attach_link
 from pollux.protocols.amqp.blocked import BlockedAddresses
 from pollux.protocols.amqp.conditions import INTERNAL_ERROR, condition_of
+from pollux.protocols.amqp.consumer import Consumer
 from pollux.protocols.amqp.links import Links
 from pollux.protocols.amqp.login import Login
 from pollux.protocols.amqp.opening import OFFERED, SOLE, decide, failover_info, open_properties, refusal
@@ -30,6 +32,7 @@ from pollux.wire.amqp.proton import ACCEPTED
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from pollux.engine.security import Identity
     from pollux.protocols.amqp.connection import Confirmed, Draining, Flowing, Receiving
@@ -83,6 +86,8 @@ class AmqpSession(Session):
         #: What waits for the disk, a batch for each pass with the bytes it received, and those bytes altogether.
         self._stable: deque[tuple[list[tuple[Confirmed, list[Pointer]]], int]] = deque()
         self._unstable_bytes = 0
+        #: Links whose attach is not answered yet, and what answers it.
+        self._unanswered: deque[tuple[Link, Callable[[], None]]] = deque()
         # Below: what links share, see Connection.
         self.now = services.wall_ms()
         self.transactions = Transactions(self.post)
@@ -408,11 +413,19 @@ class AmqpSession(Session):
             engine.refuse_link(link, attach, condition_of(error), str(error))
 
     def on_detach(self, link: Link, closed: bool) -> None:
-        """End a link."""
+        """End a link, and answer when it is on disk that its queue ended with it."""
         self.links.end((link,), closed=closed)
-        engine = self.opened()
-        engine.finish_link(link.pointer, closed=closed)
-        self.links.count(len(engine.links))
+        if isinstance(link, Consumer) and self.post.address_manager.declaring(link.queue.address):
+            self.post.when_stable(partial(self._detached, link, closed))
+        else:
+            self._detached(link, closed)
+
+    def _detached(self, link: Link, closed: bool, error: Exception | None = None) -> None:
+        engine = self.engine
+        if error is None and engine is not None and engine.links.get(link.pointer) is link:
+            engine.finish_link(link.pointer, closed=closed)
+            self.links.count(len(engine.links))
+            self.schedule_flush()
 
     def on_error(self, condition: str, description: str) -> None:
         """Close at once: the client broke the protocol."""
@@ -437,6 +450,25 @@ class AmqpSession(Session):
         return self.identity
 
     # -- for the links
+
+    def answer(self, link: Link, attach: Attach, address: str = "", **termini: Any) -> None:
+        """Answer an attach (see :meth:`Engine.answer`) when the queues of its address, if any, are on disk as they are.
+
+        A client relies on a queue that it was told of; another one may have had it made a moment ago. Answers come in
+        the order of the attaches: there are clients that take the last one's for that to all.
+        """
+        reply = partial(self.opened().answer, link.pointer, attach, **termini)
+        if self._unanswered or self.post.address_manager.declaring(address):
+            self._unanswered.append((link, reply))
+            self.post.when_stable(self._attached)
+        else:
+            reply()
+
+    def _attached(self, error: Exception | None) -> None:
+        link, reply = self._unanswered.popleft()
+        if error is None and link.attached:
+            reply()
+            self.schedule_flush()
 
     def log(self, text: str, *values: object) -> None:
         """Log a line about this connection."""
