@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,8 +14,8 @@ from e2e.test_database_store import FENCED, STORE
 from harness import stomp
 from harness.broker import BrokerProcess
 from harness.databases import postgresql
-from harness.failover import BACKUP, PRIMARY, Group, wait_until
-from pollux.process.exits import EXIT_STORE
+from harness.failover import BACKUP, PRIMARY, Group, Member, wait_until
+from pollux.process.exits import EXIT_OK, EXIT_STORE, EXIT_STORE_REFUSED
 
 if TYPE_CHECKING:
     from harness.postgresql import Server
@@ -76,3 +78,75 @@ def test_a_user_that_lost_its_rights_confirms_nothing_and_serves_again_when_it_h
             assert [client.message().body for _ in range(10)] == [str(number) for number in range(10)]
     finally:
         broker.close()
+
+
+def alone(tmp_path: Path, name: str) -> Group:
+    """A live that waits for nobody, with a database of its own."""
+    (tmp_path / name).mkdir(exist_ok=True)
+    return Group(tmp_path / name, PRIMARY.format(""), core=sqlite(tmp_path, name))
+
+
+def sqlite(tmp_path: Path, name: str) -> str:
+    return STORE.format(url=f"jdbc:sqlite:{tmp_path}/{name}.db", driver="org.sqlite.JDBC", login="")
+
+
+def refused(member: Member) -> str:
+    """Run it until it ends by itself; the line that says why."""
+    member.spawn()
+    assert member.wait_for_end() == EXIT_STORE_REFUSED, member.text()
+    (line,) = [one for one in member.text().splitlines() if " ERROR " in one]
+    return line
+
+
+FILES = "node_manager_store_files"
+#: Tables, and the files in them that a node's own id is in.
+PARTS = {"messages": "directory = 'journal' AND name LIKE 'pollux-%'", "bindings": "directory = 'bindings'"}
+
+
+@pytest.mark.parametrize("table", PARTS)
+def test_tables_of_two_nodes_are_no_store(tmp_path: Path, table: str) -> None:
+    """As when one table was restored from another node's backup."""
+    for name in ("mine", "other"):
+        with alone(tmp_path, name) as group:
+            assert group.members[0].start().stop() == EXIT_OK
+    path = tmp_path / "mine.db"
+    with closing(sqlite3.connect(path)) as database:
+        those = f"SELECT id FROM {{}}{FILES} WHERE {PARTS[table]}"  # noqa: S608  (of ours)
+        database.executescript(
+            f"ATTACH '{tmp_path}/other.db' AS other; BEGIN;"  # noqa: S608
+            f"DELETE FROM {table} WHERE file IN ({those.format('')}); DELETE FROM {FILES} WHERE {PARTS[table]};"
+            f"INSERT INTO {FILES} SELECT id + 1000, directory, name, is_directory, size FROM other.{FILES}"
+            f" WHERE {PARTS[table]};"
+            f"INSERT INTO {table} SELECT file + 1000, start, data FROM other.{table}"
+            f" WHERE file IN ({those.format('other.')}); COMMIT"
+        )
+    before = rows(path)
+    with alone(tmp_path, "mine") as group:
+        line = refused(group.members[0])
+    part = {"messages": "journal"}.get(table, table)
+    assert f"{path} ({part}): belongs to node" in line
+    assert f"{path} (node) to node" in line
+    assert "all parts of one broker's store must stay together" in line
+    assert rows(path) == before
+
+
+def rows(path: Path) -> list[Any]:
+    """Return all that is in the files of a store."""
+    with closing(sqlite3.connect(path)) as database:
+        names = (FILES, "messages", "bindings", "large_messages", "page_store")
+        return [database.execute(f"SELECT * FROM {name} ORDER BY 1, 2").fetchall() for name in names]  # noqa: S608
+
+
+def test_a_member_that_was_given_another_nodes_database_is_refused(tmp_path: Path) -> None:
+    with alone(tmp_path, "other") as group:
+        assert group.members[0].start().stop() == EXIT_OK
+    before = rows(tmp_path / "other.db")
+    with alone(tmp_path, "mine") as group:
+        live = group.members[0].start()
+        own = f"<px:peers>http://127.0.0.1:{live.management_port}</px:peers>"
+        lost = Member(tmp_path / "lost", group.shared, "m1", BACKUP.format(""), core=sqlite(tmp_path, "other"), own=own)
+        group.members.append(lost)
+        line = refused(lost)
+        assert f"{tmp_path}/other.db (node): is not shared with m0: here is the store" in line
+        assert live.phase == "live"
+    assert rows(tmp_path / "other.db") == before

@@ -14,7 +14,6 @@ from pollux.ha.machine import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from pollux.ha.members import Member
     from pollux.ha.peers import View
@@ -31,8 +30,11 @@ class Finding(NamedTuple):
     text: str
 
 
-def judge(mine: View, others: Iterable[Member], answers: Iterable[View], directory: Path) -> list[Finding]:
-    """Return what is wrong. ``others`` are the members on this store, ``answers`` what members said over HTTP."""
+def judge(mine: View, others: Iterable[Member], answers: Iterable[View], where: str) -> list[Finding]:
+    """Return what is wrong. ``others`` are the members on this store, ``answers`` what members said over HTTP.
+
+    ``where``: the store, as an operator knows it.
+    """
     found: list[Finding] = []
     near = [one for one in others if one.alive and one.id != mine.id]
     serving = mine.phase == Phase.LIVE.value
@@ -51,7 +53,7 @@ def judge(mine: View, others: Iterable[Member], answers: Iterable[View], directo
     for view in answers:
         if view.id == mine.id or view.id in known:
             continue
-        difference = peers.difference(mine.identity, view, directory)
+        difference = peers.difference(mine.identity, view, where)
         if serving and view.phase in _SERVING and view.node_id == mine.node_id != "":
             found.append(
                 Finding(
@@ -67,11 +69,11 @@ def judge(mine: View, others: Iterable[Member], answers: Iterable[View], directo
     return found
 
 
-def look(mine: View, addresses: Sequence[str], directory: Path, others: Sequence[Member]) -> list[Finding]:
+def look(mine: View, addresses: Sequence[str], where: str, others: Sequence[Member]) -> list[Finding]:
     """Ask the members that are not seen on the store. Blocks, for a few seconds at most."""
     return judge(
         mine,
         others,
         peers.ask_all([*addresses, *(one.management for one in others if not one.alive)]),
-        directory,
+        where,
     )

@@ -112,24 +112,24 @@ def ask_all(addresses: Iterable[str]) -> list[View]:
         return [view for view in pool.map(ask, wanted) if view is not None]
 
 
-def difference(mine: Identity | None, theirs: View, directory: Path) -> str:
-    """Why ``theirs`` and this member do not see the same store; empty when they do or nothing can be said."""
+def difference(mine: Identity | None, theirs: View, where: str) -> str:
+    """Why ``theirs`` and this member do not see the same store (``where``); empty: they do, or nothing can be said."""
     if theirs.identity is None:
         return ""
-    remedy = "mount the same directory on both hosts, or correct the directories in broker.xml"
+    remedy = "mount the same directory on both hosts, or correct the store that broker.xml names"
     if mine is None:
         return (
-            f"{directory}: is not shared with {theirs.name}, whose store is not there: that directory is another one"
+            f"{where}: is not shared with {theirs.name}, whose store is not there: that is another one"
             f" on its host; {remedy}"
         )
     if mine.store != theirs.identity.store:
         return (
-            f"{directory}: is not shared with {theirs.name}: here is the store {mine.store[:8]}, there"
+            f"{where}: is not shared with {theirs.name}: here is the store {mine.store[:8]}, there"
             f" {theirs.identity.store[:8]}; {remedy}"
         )
     if mine.inode != theirs.identity.inode:
         return (
-            f"{directory}: is not shared with {theirs.name}: here it is inode {mine.inode}, there"
+            f"{where}: is not shared with {theirs.name}: here it is inode {mine.inode}, there"
             f" {theirs.identity.inode}, so one of the two is a copy; {remedy}, and move the copy away"
         )
     return ""

@@ -219,7 +219,7 @@ class SharedStoreActivation(Activation):
                     neighbours.look,
                     self.store_view(),
                     self.node_manager.peers,
-                    self.layout.node,
+                    self.place.name(self.layout.node),
                     await self.others(),
                 )
             except OSError as error:

@@ -86,8 +86,8 @@ def _check_node(layout: SharedStoreLayout, place: Place, facts: JournalFacts, st
         first, expected = nodes[0]
         if node != expected:
             raise StoreDirectoryError(
-                f"{where}: belongs to node {node.hex()}, but {first} to node {expected.hex()}; the directories of one"
-                " broker must stay together: name those of one node in broker.xml"
+                f"{place.name(where)}: belongs to node {node.hex()}, but {place.name(first)} to node {expected.hex()};"
+                " all parts of one broker's store must stay together: name those of one node in broker.xml"
             )
 
 
@@ -100,6 +100,6 @@ def check_shared(layout: SharedStoreLayout, place: Place, me: str, addresses: Se
     answers = [one for one in peers.ask_all(wanted) if one.id != me and one.id not in near]
     mine = place.identity()  # after the answers: what they have seen before must be here now
     for view in answers:
-        reason = peers.difference(mine, view, layout.node)
+        reason = peers.difference(mine, view, place.name(layout.node))
         if reason and not members.is_alive(place.locks, view.id):
             raise StoreDirectoryError(reason)

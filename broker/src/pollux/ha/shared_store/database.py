@@ -49,6 +49,10 @@ class DatabasePlace:
             self._session = Session(self.database)
             self.locks = SqlLocks(self.database, self._session, store.jdbc_lock_expiration / 1000)
 
+    def name(self, directory: Path) -> str:
+        """Return the database, and which part of what is in it."""
+        return f"{self.database.where} ({directory.name})"
+
     def look(self) -> None:
         """Make the tables, and see whether they are this store's. Raises StoreDirectoryError, DatabaseError."""
         if self.database.is_sqlite:

@@ -20,6 +20,8 @@ from pollux.store.files import DISK, write_all
 from pollux.store.locks import FileLocks
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pollux.ha.store_layout import SharedStoreLayout
     from pollux.store.port import Files, NodeLock, NodeLocks
 
@@ -34,6 +36,9 @@ class Place(Protocol):
 
     files: Files
     locks: NodeLocks
+
+    def name(self, directory: Path) -> str:
+        """Return what an operator knows a directory of the store by."""
 
     def look(self) -> None:
         """Check whether it can be used, before anything else. Raises PolluxError."""
@@ -67,6 +72,10 @@ class FilePlace:
         self._layout = layout
         self.files: Files = DISK
         self.locks: NodeLocks = FileLocks(layout.node)
+
+    def name(self, directory: Path) -> str:
+        """Return its path."""
+        return str(directory)
 
     def look(self) -> None:
         """Check whether the directories can be written, and no single broker has them."""
