@@ -74,6 +74,6 @@ def look(mine: View, addresses: Sequence[str], where: str, others: Sequence[Memb
     return judge(
         mine,
         others,
-        peers.ask_all([*addresses, *(one.management for one in others if not one.alive)]),
+        peers.ask_all(addresses, others),
         where,
     )

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from pollux.ha.members import Member
+
 #: How long a member may take to answer, seconds, and how much it may say, bytes.
 ANSWER_SECONDS = 1.0
 ANSWER_LIMIT = 16384
@@ -103,13 +105,24 @@ def ask(address: str) -> View | None:
         return None
 
 
-def ask_all(addresses: Iterable[str]) -> list[View]:
-    """The answers of those that answer. Blocks for about ``ANSWER_SECONDS`` at most (for each 16 addresses)."""
-    wanted = list(dict.fromkeys(one.rstrip("/") for one in addresses if one))
+def ask_all(addresses: Iterable[str], others: Iterable[Member]) -> list[View]:
+    """The answers at these addresses, and of members that are not seen on the store, from where they said they are.
+
+    There another broker may be by now, such as the backup of another node that got a host's slot: what it says is no
+    member's answer. Blocks for about ``ANSWER_SECONDS`` at most (for each 16 addresses).
+    """
+    absent = [(one.management.rstrip("/"), one.id, one.name) for one in others if not one.alive and one.management]
+    named = {one.rstrip("/") for one in addresses if one}
+    wanted = list(dict.fromkeys((*named, *(address for address, _, _ in absent))))
     if not wanted:
         return []
     with ThreadPoolExecutor(min(len(wanted), _AT_A_TIME), thread_name_prefix="pollux-peers") as pool:
-        return [view for view in pool.map(ask, wanted) if view is not None]
+        answers = zip(wanted, pool.map(ask, wanted), strict=True)
+        return [
+            view
+            for address, view in answers
+            if view is not None and (address in named or (address, view.id, view.name) in absent)
+        ]
 
 
 def difference(mine: Identity | None, theirs: View, where: str) -> str:

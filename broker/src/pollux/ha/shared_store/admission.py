@@ -96,8 +96,7 @@ def check_shared(layout: SharedStoreLayout, place: Place, me: str, addresses: Se
     found = [one for one in members.members(layout.node, place.files, place.locks) if one.id != me]
     # A member whose lock is seen here shares the directory: its process holds that very file.
     near = {one.id for one in found if one.alive}
-    wanted = [*addresses, *(one.management for one in found if not one.alive)]
-    answers = [one for one in peers.ask_all(wanted) if one.id != me and one.id not in near]
+    answers = [one for one in peers.ask_all(addresses, found) if one.id != me and one.id not in near]
     mine = place.identity()  # after the answers: what they have seen before must be here now
     for view in answers:
         reason = peers.difference(mine, view, place.name(layout.node))
