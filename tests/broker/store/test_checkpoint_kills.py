@@ -111,7 +111,9 @@ async def test_checkpointer_stopped_at_every_step(tmp_path: Path) -> None:
     pytest.fail("the checkpointer never finished")
 
 
-async def test_nothing_is_deleted_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_deleted_after_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The next life may list the directory then, and would miss what goes."""
     begun, go_on = threading.Event(), threading.Event()
     deleted: list[Path] = []
@@ -140,6 +142,7 @@ async def test_nothing_is_deleted_after_a_stop(tmp_path: Path, monkeypatch: pyte
         go_on.set()
         await stopping
         assert len(deleted) == 1, "and the others do not begin"
+        assert "no checkpoint at the stop (the next start replays the journal): timeout" in caplog.text
 
 
 async def test_a_checkpointer_whose_broker_died_installs_nothing(tmp_path: Path) -> None:

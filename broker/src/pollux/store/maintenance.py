@@ -130,7 +130,7 @@ class Maintenance:
         try:
             await self._checkpoint()
         except (StoreError, OSError, TimeoutError) as error:
-            logger.warning("a checkpoint failed, the next try is in %.0f s: %s", self._retry, error or "timeout")
+            logger.warning("a checkpoint failed, the next try is in %.0f s: %s", self._retry, str(error) or "timeout")
             self._timer = self._loop.call_later(self._retry, self._try_again)
             self._retry = min(2 * self._retry, _LAST_RETRY)
         else:
@@ -232,7 +232,8 @@ class Maintenance:
                     await self._checkpoint()
                     done = True
         except (StoreError, OSError, TimeoutError) as error:
-            logger.warning("no checkpoint at the stop (the next start replays the journal): %s", error or "timeout")
+            why = str(error) or "timeout"
+            logger.warning("no checkpoint at the stop (the next start replays the journal): %s", why)
         self._ended = True
         if self._task is not None:
             self._task.cancel()
