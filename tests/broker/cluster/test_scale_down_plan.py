@@ -16,6 +16,7 @@ from pollux.cluster.scale_down.plan import (
     Wanted,
     choose,
     contradiction,
+    nowhere,
     progress,
     room_for,
     targets,
@@ -65,6 +66,9 @@ def test_targets(case: str) -> None:
     assert [one.name for one in found] == names
     assert reason in why
     assert bool(why) is not bool(names)
+    # What is not known yet is nothing to warn about before a stop.
+    answered = bool(peers) and all(peer.connected and peer.about is not None for peer in peers)
+    assert nowhere(peers, wanted) == (why if answered and case != "none that is named" else "")
 
 
 def test_the_target_has_consumers_then_is_on_another_machine_then_has_most_room() -> None:

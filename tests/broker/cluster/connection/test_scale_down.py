@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -455,9 +456,12 @@ async def test_what_another_node_still_has_for_this_one_is_waited_for(scaled: An
     await until(lambda: count(two, "orders") == 1)
 
 
-async def test_who_may_not_get_anything_is_told_at_once(scaled: Any) -> None:
+async def test_who_may_not_get_anything_is_told_at_once(scaled: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Also to whoever only reads the log: a stop is no time to find out."""
+    caplog.set_level(logging.INFO)
     found = await scaled(2, Wanted(group="blue"))
     one, (two, three) = found.one, found.others
+    await until(lambda: "a stop would have nowhere to hand over to" in caplog.text)
     one.office.queue("orders")
     one.post.send(message(b"1"))
     with pytest.raises(InvalidRequestError, match="node2: it has no group-name, not 'blue'; node3: it has no group"):
@@ -465,8 +469,10 @@ async def test_who_may_not_get_anything_is_told_at_once(scaled: Any) -> None:
     found.receive(two, group="green").start()
     found.receive(three, group="blue").start()
     await until(lambda: {peer.about.group for peer in found.drain.peers() if peer.about} == {"green", "blue"})
+    await until(lambda: "a stop has somewhere to hand over to" in caplog.text)
     found.drain.begin()
     await found.done()
+    assert caplog.text.count("nowhere to hand over to") == 1
     assert (count(two, "orders"), count(three, "orders")) == (0, 1)
 
 

@@ -19,7 +19,7 @@ from pollux.cluster.scale_down.contents import Contents
 from pollux.cluster.scale_down.emptying import BATCH, Emptying
 from pollux.cluster.scale_down.handing import IDS, QUEUE, definition, id_requests
 from pollux.cluster.scale_down.left import Found, Patience, Sent, Subscription, Waiting, sight_of, stays
-from pollux.cluster.scale_down.plan import About, Part, Peer, Progress, Sight, progress, targets, unfit
+from pollux.cluster.scale_down.plan import About, Part, Peer, Progress, Sight, nowhere, progress, targets, unfit
 from pollux.cluster.scale_down.prepared import TRANSACTION, Transactions
 from pollux.cluster.scale_down.ways import NodeWay
 from pollux.errors import InvalidRequestError
@@ -90,6 +90,7 @@ class Drain:
         self._left_states = 0
         self._last_ids_went = False  # duplicate ids, once more at the end
         self._nobody = ""
+        self._nowhere = ""  # why a stop would find nobody, as it was said
         self._told = About()
         self._said = Progress("", "")
         self._wake = asyncio.Event()
@@ -232,12 +233,23 @@ class Drain:
                         incoming.tell_about()
                 if self.running:
                     await self._turn()
+                elif self.wanted.enabled:
+                    self._warn_of_a_stop()
             except Exception:
                 logger.exception("scale-down failed, and is tried again")
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK if self.running else 1.0):
                     await self._wake.wait()
             await asyncio.sleep(0.005)  # what comes together is looked at together
+
+    def _warn_of_a_stop(self) -> None:
+        """Say at once what a stop would find out too late."""
+        why = nowhere(self.peers(), self.wanted)
+        if bool(why) != bool(self._nowhere):
+            level, what = (logging.WARNING, "nowhere") if why else (logging.INFO, "somewhere")
+            verb = "would have" if why else "has"
+            event(logger, level, f"scale-down: a stop {verb} {what} to hand over to", reason=why or None)
+        self._nowhere = why
 
     async def _turn(self) -> None:
         fitting, self._nobody = targets(self.peers(), self.wanted)

@@ -58,7 +58,7 @@ class Peer(NamedTuple):
 
 def targets(peers: Sequence[Peer], wanted: Wanted) -> tuple[list[Peer], str]:
     """Return the nodes that may get messages, and, when there is none, why in words for an operator."""
-    named = [peer for peer in peers if not wanted.connectors or peer.connector in wanted.connectors]
+    named = _named(peers, wanted)
     fitting = [peer for peer in named if peer.connected and not unfit(peer, wanted)]
     if fitting:
         return fitting, ""
@@ -66,6 +66,17 @@ def targets(peers: Sequence[Peer], wanted: Wanted) -> tuple[list[Peer], str]:
         return [], "no other node is named: give scale-down connectors, or the cluster-connection static-connectors"
     reasons = "; ".join(f"{peer.name or peer.connector}: {unfit(peer, wanted)}" for peer in named)
     return [], f"no node may take messages: {reasons}"
+
+
+def nowhere(peers: Sequence[Peer], wanted: Wanted) -> str:
+    """Return why a stop would find nobody who takes messages; empty: somebody does, or not all have told yet."""
+    named = _named(peers, wanted)
+    told = bool(named) and all(peer.connected and peer.about is not None for peer in named)
+    return targets(peers, wanted)[1] if told else ""
+
+
+def _named(peers: Sequence[Peer], wanted: Wanted) -> list[Peer]:
+    return [peer for peer in peers if not wanted.connectors or peer.connector in wanted.connectors]
 
 
 def unfit(peer: Peer, wanted: Wanted) -> str:
