@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from harness.journals import JournalFile
 from harness.spark_cluster import SHORT_LIVED, UNCOMPILED
 from pollux.formats.ledger import Confirmed, Received, Sent
 from pollux_pipeline.cli import Spark, execute, main, running_tasks
+from pollux_pipeline.ends import Signalled
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.progress import Progress
 from pollux_pipeline.session import check_master
@@ -66,12 +66,8 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     def run(*words: str | Path) -> tuple[object, str, str]:
         monkeypatch.setenv("SPARK_SUBMIT_OPTS", "")
         monkeypatch.setattr(sys, "argv", ["pollux-pipeline", *map(str, words)])
-        before = signal.getsignal(signal.SIGINT)
-        try:
-            with pytest.raises(SystemExit) as ended:
-                main()
-        finally:
-            signal.signal(signal.SIGINT, before)
+        with pytest.raises(SystemExit) as ended:
+            main()
         return (ended.value.code, *capsys.readouterr())
 
     return run
@@ -214,7 +210,7 @@ def test_spark_says_how_many_of_its_tasks_are_done(spark: SparkSession) -> None:
         (ConnectionRefusedError(111, "Connection refused"), (1, "its JVM ended in the middle; most often")),
         (Py4JError("java.lang.OutOfMemoryError: Java heap space"), (1, "--memory 2g is not enough for this input")),
         (PermissionError(13, "Permission denied", "/srv/out"), (2, "pollux-pipeline job: /srv/out: Permission denied")),
-        (KeyboardInterrupt(), (130, "pollux-pipeline job: interrupted; run it again, it starts over")),
+        (Signalled(), (130, "pollux-pipeline job: interrupted; run it again, it starts over")),
     ],
 )
 def test_each_end_has_its_code_and_one_line(
@@ -229,33 +225,11 @@ def test_each_end_has_its_code_and_one_line(
     def job(_run: Run) -> Result:
         raise error
 
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        with pytest.raises(SystemExit) as ended:
-            execute(job, lambda: Inputs((), ()), tmp_path / "out", spark=Spark("local[2]", "2g", None), as_json=False)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(SystemExit) as ended:
+        execute(job, lambda: Inputs((), ()), tmp_path / "out", spark=Spark("local[2]", "2g", None), as_json=False)
     told = capsys.readouterr().err.splitlines()
     assert (ended.value.code, len(told)) == (expected[0], 2)
     assert expected[1] in told[1]
-
-
-def test_ctrl_c_is_one_line_and_ends_with_130(tmp_path: Path) -> None:
-    """The terminal sends it to all processes of the command at once, Spark's JVM and workers too."""
-    ledger = History(CONVERSATION * 200).write(tmp_path / "ledger.txt")
-    words = [*PIPELINE, "reconcile", "-i", str(ledger), "-o", str(tmp_path / "out"), *SMALL]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        assert process.stderr is not None
-        seen = ""
-        for line in process.stderr:
-            seen += line
-            if "reading ledgers" in line:
-                break
-        os.killpg(process.pid, signal.SIGINT)
-        after = process.stderr.read()
-    assert process.returncode == 130, seen + after
-    assert after == "pollux-pipeline reconcile: interrupted; run it again, it starts over\n"
-    assert not (tmp_path / "out" / "result.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ Hadoop's classes can follow: a path that is opened, made or looked at by Python 
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -59,12 +58,8 @@ def command(
     def run(*words: str) -> tuple[object, str, str]:
         monkeypatch.setenv("SPARK_SUBMIT_OPTS", "")
         monkeypatch.setattr(sys, "argv", ["pollux-pipeline", *words])
-        before = signal.getsignal(signal.SIGINT)
-        try:
-            with pytest.raises(SystemExit) as ended:
-                main()
-        finally:
-            signal.signal(signal.SIGINT, before)
+        with pytest.raises(SystemExit) as ended:
+            main()
         assert list(place.iterdir()) == [], "nothing is made on this machine"
         return (ended.value.code, *capsys.readouterr())
 

@@ -6,23 +6,21 @@ import glob
 import json
 import logging
 import os
-import signal
-import subprocess
 import sys
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from pollux_pipeline import ends
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.places import Remote, fetched, here, is_remote, local
 from pollux_pipeline.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -30,16 +28,14 @@ if TYPE_CHECKING:
     from pollux_pipeline.places import Output as Place
     from pollux_pipeline.sources.inputs import Inputs
 
-EXIT_CLEAN, EXIT_FAILED, EXIT_USAGE, EXIT_FINDINGS, EXIT_INTERRUPTED = 0, 1, 2, 3, 130
-#: Seconds that Spark's JVM gets to end by itself.
-_LAST_WORDS = 10.0
+EXIT_CLEAN, EXIT_FAILED, EXIT_USAGE, EXIT_FINDINGS = 0, 1, 2, 3
 
 app = typer.Typer(
     name="pollux-pipeline",
     help="What happened to every message: jobs over Pollux journals and ledgers, on Spark.",
     epilog=(
         "Exit codes: 0 no findings; 1 Spark failed; 2 bad input or usage; 3 findings (see the report); 130 interrupted"
-        ". Needs Java 17 or newer."
+        ", 143 terminated. Needs Java 17 or newer."
     ),
     no_args_is_help=True,
     add_completion=True,
@@ -88,6 +84,7 @@ class Spark:
         self.memory = memory
         self._conf = conf or []
         self._session: SparkSession | None = None
+        self._starting = False
 
     def start(self, size: int | None) -> SparkSession:
         """The session, started when it is first asked for. `size`: bytes of input it is for; None: not known."""
@@ -96,8 +93,19 @@ class Spark:
         if self._session is None:
             quiet_spark()
             settings = self.settings()
+            self._starting = True
             self._session = build_session(self.master, memory=self.memory, settings=settings, size=size)
+            ends.take_back()
         return self._session
+
+    def end(self) -> None:
+        """End it in the middle, where it was started or is starting."""
+        if self._session is not None:
+            ends.end_spark(self._session.sparkContext)
+        elif self._starting:
+            from pyspark import SparkContext
+
+            ends.end_spark(SparkContext)
 
     def settings(self) -> dict[str, str]:
         """The properties of --conf. Raises InputError."""
@@ -122,17 +130,19 @@ def execute(
     """Run a job, print its verdict and exit as its result says."""
     name = getattr(job, "__name__", "job")
     progress = Progress(name)
-    try:
-        result = _run(job, inputs(), str(output), options or {}, progress, spark=spark)
-    except InputError as error:
-        progress.done()
-        _stop(f"pollux-pipeline {name}: {error}", EXIT_USAGE)
-    except OSError as error:
-        progress.done()
-        _stop(f"pollux-pipeline {name}: {error.filename or output}: {error.strerror or error}", EXIT_USAGE)
-    except KeyboardInterrupt:
-        progress.done()
-        _stop(f"pollux-pipeline {name}: interrupted; run it again, it starts over", EXIT_INTERRUPTED)
+    with ends.signals(), _swept(str(output)):
+        try:
+            result = _run(job, inputs(), str(output), options or {}, progress, spark=spark)
+        except InputError as error:
+            progress.done()
+            _stop(f"pollux-pipeline {name}: {error}", EXIT_USAGE)
+        except OSError as error:
+            progress.done()
+            _stop(f"pollux-pipeline {name}: {error.filename or output}: {error.strerror or error}", EXIT_USAGE)
+        except ends.Signalled as error:
+            spark.end()
+            progress.done()
+            _stop(f"pollux-pipeline {name}: {error.word}; run it again, it starts over", error.code)
     progress.done()
     if as_json:
         sys.stdout.write(json.dumps(result.as_dict(), indent=2, default=str) + "\n")
@@ -142,6 +152,19 @@ def execute(
             sys.stdout.write(f"report: {result.report}\n")
     sys.stdout.flush()
     sys.exit(EXIT_FINDINGS if result.found else EXIT_CLEAN)
+
+
+@contextmanager
+def _swept(output: str) -> Iterator[None]:
+    """Leave nothing half written behind in a directory of this machine, however a job ends."""
+    try:
+        yield
+    except BaseException:
+        if not is_remote(output):
+            from pollux_pipeline.jobs.manifest import sweep
+
+            sweep(here(output))
+        raise
 
 
 def _run(
@@ -161,15 +184,11 @@ def _run(
     session = spark.start(inputs.size() or None)
     from pyspark.errors import PySparkException
 
-    signal.signal(signal.SIGINT, _interrupted)
     progress.watch(lambda: running_tasks(session))
     try:
         place: Place = Remote(session, output) if is_remote(output) else here(output).absolute()
         result = job(Run(session, inputs, place, options, progress.tell))
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        progress.done()
-        _abandon(session)
         raise
     except (PySparkException, Py4JError, ConnectionError) as error:
         progress.done()
@@ -183,25 +202,6 @@ def _run(
     progress.done()
     session.stop()
     return result
-
-
-def _interrupted(_number: int, _frame: FrameType | None) -> NoReturn:
-    """In place of Spark's handler, which cancels its jobs first: each of them tells that with a trace, as py4j does."""
-    logging.disable(logging.CRITICAL)
-    raise KeyboardInterrupt
-
-
-def _abandon(session: SparkSession) -> None:
-    """End Spark without waiting for what it does, and without its words about that."""
-    from py4j.protocol import Py4JError
-
-    with suppress(Py4JError, OSError):
-        session.sparkContext.setLogLevel("OFF")
-    gateway = session.sparkContext._gateway  # noqa: SLF001
-    if (process := getattr(gateway, "proc", None)) is not None:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_LAST_WORDS)
 
 
 def running_tasks(session: SparkSession) -> tuple[int, int]:
@@ -447,7 +447,11 @@ def prepare() -> None:
     progress = Progress("prepare")
     progress.tell("running Spark once")
     try:
-        prepare()
+        with ends.signals():
+            prepare()
+    except ends.Signalled as error:
+        progress.done()
+        _stop(f"pollux-pipeline prepare: {error.word}; nothing was kept", error.code)
     except InputError as error:
         progress.done()
         _stop(f"pollux-pipeline prepare: {error}", EXIT_USAGE)
@@ -463,7 +467,7 @@ def main() -> None:
     try:
         app()
     except KeyboardInterrupt:
-        _stop("pollux-pipeline: interrupted; run it again, it starts over", EXIT_INTERRUPTED)
+        _stop("pollux-pipeline: interrupted; run it again, it starts over", ends.Signalled().code)
 
 
 if __name__ == "__main__":

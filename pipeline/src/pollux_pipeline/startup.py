@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pollux.formats.ledger import HEADER, Confirmed, Fault, Received, Sent, encode
-from pollux_pipeline import tuning
+from pollux_pipeline import ends, tuning
 from pollux_pipeline.errors import InputError
 
 #: Where the archive is kept, in the place of the Python environment that this program is in.
@@ -39,6 +39,8 @@ def prepare() -> None:
 
     Raises InputError where there is no Java or it wrote none, OSError where the place cannot be written.
     """
+    from pyspark import SparkContext
+
     from pollux_pipeline.jobs.base import Run
     from pollux_pipeline.jobs.reconcile import reconcile
     from pollux_pipeline.session import build_session
@@ -52,14 +54,19 @@ def prepare() -> None:
         size = ledger.stat().st_size
         java = "spark.driver.extraJavaOptions"
         dumping = f'{tuning.settings(size, local=True)[java]} {_QUIET} "-XX:ArchiveClassesAtExit={made}"'
-        session = build_session("local[2]", settings={java: dumping}, size=size)
-        gateway: Any = session.sparkContext._gateway  # noqa: SLF001
         try:
+            session = build_session("local[2]", settings={java: dumping}, size=size)
+            ends.take_back()
+            gateway: Any = session.sparkContext._gateway  # noqa: SLF001
             reconcile(Run(session, find([str(ledger)]), Path(scratch, "out")))
-        finally:
             session.stop()
             gateway.proc.stdin.close()  # the JVM ends with it
             gateway.proc.wait(_WRITES)
+        except InputError:
+            raise  # it did not start
+        except BaseException:
+            ends.end_spark(SparkContext, at_once=True)
+            raise
         if not made.is_file():
             raise InputError("this Java writes no archive of classes; without it everything works, and starts slower")
         made.replace(place)

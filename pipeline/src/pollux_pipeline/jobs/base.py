@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType
 
 from pollux_pipeline.jobs import delta
-from pollux_pipeline.jobs.manifest import Manifest
+from pollux_pipeline.jobs.manifest import STAGE, Manifest
 from pollux_pipeline.places import remove, write_text
 from pollux_pipeline.tuning import STRETCH
 
@@ -36,8 +36,6 @@ SHOWN = 50
 #: Bytes of input for each file of a large table, and how many files there are at most. Not a matter of how many
 #: tasks there are: a cluster writes the same files as one machine.
 _FILE_BYTES, _MOST_FILES = STRETCH, 512
-#: Tables on the way; deleted at the end.
-_STAGE = "_stage"
 #: Damage every crash leaves behind; told, but no finding.
 NORMAL_DAMAGE = ("torn-tail", "late-writes")
 
@@ -213,13 +211,13 @@ class Run:
 
     def stage(self, name: str, frame: DataFrame) -> DataFrame:
         """Write a table that is needed several times on the way, in whatever order, and read it back."""
-        return self._write(f"{_STAGE}/{name}", frame)
+        return self._write(f"{STAGE}/{name}", frame)
 
     def _write(self, name: str, frame: DataFrame) -> DataFrame:
         self.manifest.claim(name.partition("/")[0])
         path = str(self.output / name)
         frame.write.mode("overwrite").option("partitionOverwriteMode", "static").parquet(path)
-        if self.options.get("delta") and not name.startswith(_STAGE):
+        if self.options.get("delta") and not name.startswith(STAGE):
             delta.publish(self.output / name, frame.schema)
         return self.spark.read.schema(frame.schema).parquet(path)
 
@@ -260,8 +258,8 @@ class Run:
 
     def finish(self, result: Result) -> Result:
         """Delete what was needed on the way and write result.json. A run without it did not finish."""
-        self.manifest.claim(_STAGE)
-        remove(self.output / _STAGE)
+        self.manifest.claim(STAGE)
+        remove(self.output / STAGE)
         result.facts["seconds"] = round(time.monotonic() - self._started, 3)
         write_text(self.output / "result.json", json.dumps(result.as_dict(), indent=2, default=str) + "\n")
         return result

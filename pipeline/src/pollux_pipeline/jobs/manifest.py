@@ -10,17 +10,37 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from pollux_pipeline.errors import InputError
-from pollux_pipeline.places import finish, write_text
+from pollux_pipeline.places import finish, remove, write_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pollux_pipeline.places import Output
 
 NAME = "_pollux.json"
+#: Holds tables on the way, which are deleted at the end.
+STAGE = "_stage"
+#: Where Spark's tasks write, below a table, what becomes part of it when all of them are done.
+_UNFINISHED = ("_temporary", ".spark-staging-*")
 _FILES = ("report.html", "result.json", "plan.jsonl")
 
 
 def _names_in(manifest: bytes) -> set[str]:
     return {str(name) for name in json.loads(manifest)["wrote"]}
+
+
+def sweep(directory: Path) -> None:
+    """Delete what a run of ours that ended early was about to write. Tables that it has finished stay."""
+    try:
+        names = _names_in((directory / NAME).read_bytes())
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # none of ours has written anything there
+    for name in names:
+        for pattern in _UNFINISHED:
+            for unfinished in (directory / name).glob(pattern):
+                remove(unfinished)
+    if STAGE in names:
+        remove(directory / STAGE)
 
 
 class Manifest:

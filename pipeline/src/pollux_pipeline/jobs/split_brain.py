@@ -21,6 +21,7 @@ from pyspark.sql import functions as f
 from pollux_pipeline.jobs import pair as pairs
 from pollux_pipeline.jobs.base import Result, Run, count_where
 from pollux_pipeline.jobs.compare_journals import ends_of, verdict
+from pollux_pipeline.jobs.manifest import STAGE
 from pollux_pipeline.jobs.pair_lives import SIDES
 from pollux_pipeline.places import finish
 from pollux_pipeline.report import page, svg
@@ -220,7 +221,7 @@ def _write_plan(run: Run, plan: DataFrame, header: dict[str, Any]) -> Output:
 
     The lines are written by Spark's tasks and put together here piece by piece, never held in memory.
     """
-    parts = run.output / "_stage" / "plan"
+    parts = run.output / STAGE / "plan"
     ordered = plan.orderBy("op", "queue", "message_id")
     ordered.select(f.to_json(f.struct(*plan.columns)).alias("value")).write.mode("overwrite").text(str(parts))
     run.manifest.claim("plan.jsonl")
