@@ -13,6 +13,9 @@ What they stand on (images, a disk) is made beside the tests.
 Where all this ran on another machine only the end may be left to read: so the last lines of what failed, in which
 pytest and the suite name it, come once more at the end of all, before the counts.
 
+Interrupted (Ctrl-C, SIGTERM) it has the tests and the lab tidy up, and then ends whatever is left of what they have
+started; interrupted again it does that at once.
+
 Exit status: 0 all passed, 1 a test or a scenario failed or could not run, 130 interrupted.
 """
 
@@ -31,6 +34,12 @@ from collections import deque
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(1, str(ROOT))
+
+from harness import started  # noqa: E402
+
+#: Names the run in the environment of all that it starts.
+VARIABLE = "POLLUX_TEST_RUN"
 TESTS = ("tests",)
 #: Python programs: the scenarios, what makes that which they stand on, and what takes it away when they never begin.
 SCENARIOS: tuple[str, ...] = ("molecule/lab", "suite", "--down")
@@ -52,14 +61,15 @@ examples:
 class Program(threading.Thread):
     """A program in a session of its own, whose lines are shown with its name before them."""
 
-    def __init__(self, name: str, words: tuple[str, ...]) -> None:
+    def __init__(self, name: str, words: tuple[str, ...], run: str) -> None:
+        """`run`: what its environment says it belongs to."""
         super().__init__(name=name)
         self.last: deque[str] = deque(maxlen=TOLD)
         self.status: int | None = None
         self.process = subprocess.Popen(
             [sys.executable, *words],
             cwd=ROOT,
-            env={**os.environ, "COLUMNS": "110"},
+            env={**os.environ, "COLUMNS": "110", VARIABLE: run},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -104,24 +114,31 @@ def main() -> int:
     parser.add_argument("--without-scenarios", action="store_true", help="the tests alone")
     parser.add_argument("options", nargs="*", metavar="-- OPTIONS", help="what pytest is told besides")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends what we have started
+    # Whoever ends us ends what we have started; so also where a shell has begun us in the background, deaf to SIGINT.
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.default_int_handler)
     scratch = Path(tempfile.mkdtemp(prefix="pollux-tests-"))
     begun: list[Program] = []
     try:
-        begun.append(Program("tests", pytest(given.options, scratch / "tests")))
+        begun.append(Program("tests", pytest(given.options, scratch / "tests"), str(scratch)))
         if not given.without_scenarios:
             # Whether that works is not asked: what needs it does it again, and tells why it cannot.
-            begun.append(Program("ahead", AHEAD))
+            begun.append(Program("ahead", AHEAD, str(scratch)))
             for program in begun:
                 program.join()
-            begun[1:] = [Program("lab", SCENARIOS)]
+            begun[1:] = [Program("lab", SCENARIOS, str(scratch))]
         for program in begun:
             program.join()
     except KeyboardInterrupt:
-        for program in begun:
-            program.interrupt()
-        if not given.without_scenarios:
-            subprocess.run([sys.executable, *UNDO], cwd=ROOT, timeout=PATIENCE, check=False)
+        with contextlib.suppress(KeyboardInterrupt, subprocess.TimeoutExpired):  # a second one: at once
+            for program in begun:
+                program.interrupt()
+            if not given.without_scenarios:
+                named = {**os.environ, VARIABLE: str(scratch)}
+                subprocess.run([sys.executable, *UNDO], cwd=ROOT, env=named, timeout=PATIENCE, check=False)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        started.end(f"{VARIABLE}={scratch}", patience=0)
         shutil.rmtree(scratch, ignore_errors=True)
         return 130
     failed = [program for program in begun if program.status != 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -71,9 +72,11 @@ class Program:
                         os.killpg(process.pid, signal.SIGKILL)
                 status = await process.wait()
         except TimeoutError:
-            os.killpg(process.pid, signal.SIGKILL)
             raise LabError(f"{self.command[0]}: no end after {TIMEOUT:g} s; output: {log}") from None
         finally:
+            if process.returncode is None:  # also when the drill itself is interrupted
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
             text = "".join(said)
             await asyncio.to_thread(log.write_text, "".join(kept))
         name = " ".join(self.command[:1])

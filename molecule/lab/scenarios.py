@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import ansible_mitogen
 import yaml
 
-from harness import bytecode
+from harness import bytecode, started
 from lab import disks, guard, hypervisor, image, inside, machines, power, wheels
 from lab.engine import Engine, ensure
 from lab.places import PLACES, ROOT, SCENARIOS, LabError, Places
@@ -232,8 +232,10 @@ def _run(command: list[str], environment: dict[str, str], log: Path, steps: Step
             start_new_session=True,
         ) as process,
     ):
-        # Molecule has a process group of its own; it ends with this program, however that ends.
-        end = threading.Timer(SCENARIO_TIMEOUT, os.killpg, (process.pid, signal.SIGTERM))
+        # Molecule has a process group of its own; it ends with this program when that is interrupted, with all it has
+        # started: playbooks, their drill, and what that has begun in sessions of its own.
+        all_of_it = f"{VARIABLE}={environment[VARIABLE]}"
+        end = threading.Timer(SCENARIO_TIMEOUT, started.end, (all_of_it,))
         end.start()
         before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         try:
@@ -244,11 +246,14 @@ def _run(command: list[str], environment: dict[str, str], log: Path, steps: Step
                     output.write(text)
                     output.flush()
             return process.wait()
+        except BaseException:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+            started.end(all_of_it)
+            raise
         finally:
             end.cancel()
             signal.signal(signal.SIGTERM, before)
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)
 
 
 def forget(name: str, engine: Engine) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import gc
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +20,7 @@ import run_tests
 from harness import workers
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 GOOD = "def test_good(): pass\n"
 BAD = "def test_bad():\n    assert 2 == 3, 'two is not three'\n"
@@ -139,38 +142,87 @@ def test_garbage_is_looked_for_while_tests_run() -> None:
     assert gc.isenabled()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_reaches_the_tests(tmp_path: Path, how: signal.Signals) -> None:
-    """Ctrl-C, or a CI that has waited long enough: tests stop what they have started; the exit status is a shell's."""
-    waiting = tmp_path / "test_waiting.py"
-    waiting.write_text(
-        "import time\nfrom pathlib import Path\n"
-        f"HERE = Path({str(tmp_path)!r})\n"
-        "def test_waits():\n"
-        "    try:\n        (HERE / 'began').write_text('')\n"
+#: A test that has started a program, and that another one: in a session of its own, deaf, and without a parent.
+WAITING = """\
+import pathlib, signal, subprocess, sys, time
+HERE = pathlib.Path({here!r})
+DEAF = "import os, pathlib, signal, time\\n" \\
+    "[signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM)]\\n" \\
+    "pathlib.Path({here!r}, 'left').write_text(str(os.getpid())); time.sleep(600)"
+LEAVES = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]], start_new_session=True)"
+def test_waits():
+    try:
+        subprocess.run([sys.executable, "-c", LEAVES, DEAF], check=True)
+        while not (HERE / "left").exists() or not (HERE / "left").read_text(): time.sleep(0.01)
+        (HERE / "began").write_text("")
         # A signal that comes right before a sleep begins is noticed when it is over.
-        "        for _ in range(6000): time.sleep(0.01)\n"
-        "    finally:\n        (HERE / 'tidied').write_text('')\n"
-    )
-    undo = f"open({str(tmp_path / 'undone')!r}, 'w')"
+        for _ in range(6000): time.sleep(0.01)
+    finally:
+        (HERE / "tidied").write_text("")
+        for _ in range({tidies}): time.sleep(0.01)
+"""
+
+
+@contextlib.contextmanager
+def waiting(directory: Path, *, tidies: int = 0, ignored: bool = False) -> Iterator[subprocess.Popen[str]]:
+    """Run all tests, with one that waits, until what it starts runs; its tidying takes `tidies` hundredths of a second.
+
+    `ignored`: with SIGINT ignored, as a shell has it for what it starts in the background.
+    """
+    (directory / "test_waiting.py").write_text(WAITING.format(here=str(directory), tidies=tidies))
+    undo = f"open({str(directory / 'undone')!r}, 'w')"
+    tests = str(directory / "test_waiting.py")
     code = (
         "import sys, run_tests\n"
-        f"run_tests.TESTS, run_tests.SCENARIOS, run_tests.AHEAD = ({str(waiting)!r},), ('-c', 'exit(1)'), ('-c', '')\n"
+        f"run_tests.TESTS, run_tests.SCENARIOS, run_tests.AHEAD = ({tests!r},), ('-c', 'exit(1)'), ('-c', '')\n"
         f"run_tests.UNDO = ('-c', {undo!r})\n"
         "sys.argv = ['run_tests.py']\n"
         "sys.exit(run_tests.main())\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=run_tests.ROOT / "tools", stdout=subprocess.PIPE, text=True
-    )
+    before = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    words = [*([sys.executable, "-c", before] if ignored else []), sys.executable, "-c", code]
+    process = subprocess.Popen(words, cwd=run_tests.ROOT / "tools", stdout=subprocess.PIPE, text=True)
     try:
-        while not (tmp_path / "began").exists():
+        while not (directory / "began").exists():
             assert process.poll() is None
             time.sleep(0.01)  # or it takes a core from what it waits for
-        process.send_signal(how)
-        assert process.wait(2 * run_tests.PATIENCE) == 130
+        yield process
     finally:
         process.kill()
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            os.kill(int((directory / "left").read_text()), signal.SIGKILL)
         process.communicate()
+
+
+def left(directory: Path) -> bool:
+    """Whether what the waiting test has started is still there."""
+    try:
+        return "\0" in Path(f"/proc/{(directory / 'left').read_text()}/cmdline").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(("how", "ignored"), [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True)])
+def test_an_interrupt_ends_all_that_was_started(tmp_path: Path, how: signal.Signals, ignored: bool) -> None:
+    """Ctrl-C, or a CI that has waited long enough: tests stop what they have started; the exit status is a shell's.
+
+    Breaks when what is in a session of its own, or was started by one that was, is left behind and holds the pipe.
+    """
+    with waiting(tmp_path, ignored=ignored) as process:
+        process.send_signal(how)
+        assert process.wait(2 * run_tests.PATIENCE) == 130
+        assert not left(tmp_path)
     assert (tmp_path / "tidied").exists()
     assert (tmp_path / "undone").exists()
+
+
+def test_a_second_interrupt_ends_all_at_once(tmp_path: Path) -> None:
+    """Breaks when it waits for the tests to tidy up, or is a traceback."""
+    with waiting(tmp_path, tidies=60_000) as process:
+        process.send_signal(signal.SIGINT)
+        while not (tmp_path / "tidied").exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(run_tests.PATIENCE) == 130
+        assert not left(tmp_path)
+    assert not (tmp_path / "undone").exists()
