@@ -13,7 +13,8 @@ DOCUMENTATION = r"""
 module: pollux_cluster
 short_description: A broker under pacemaker
 description:
-  - Asks the resource manager, and never goes behind its back. Every wait is bounded.
+  - Asks the resource manager, and never goes behind its back. Every wait is bounded, and where
+    pacemaker neither runs nor is being started there is none.
 options:
   state:
     description: >-
@@ -67,13 +68,21 @@ class Cluster:
         return done.stdout
 
     def ask(self, *words: str) -> str:
-        """Run a program that asks, until it is answered: pacemaker is started seconds before it answers."""
+        """Run a program that asks, until it is answered: pacemaker runs for seconds before it answers."""
         while time.monotonic() + POLL < self._deadline:
             done = self._run(*words)
             if not done.returncode:
                 return done.stdout
+            self._comes(*words)
             time.sleep(POLL)
         return self.run(*words)
+
+    def _comes(self, *words: str) -> None:
+        """Fail when nobody will answer: pacemaker neither runs nor is being started."""
+        unit = self._run("systemctl", "is-active", "pacemaker").stdout.strip()
+        if unit not in ("active", "activating", "reloading"):
+            told = f"pacemaker is {unit} on this node: see systemctl status pacemaker"
+            self._module.fail_json(msg=f"{told}; {' '.join(words)} is not answered")
 
     def seen(self) -> ET.Element:
         """Return what the cluster says of itself."""
