@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import socket
 import stat
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +22,6 @@ from pollux.store.data_lock import DirectoryLock, DirectoryLockedError, node_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from broker.conftest import Instance
 
@@ -203,6 +204,35 @@ def test_reload_of_settings_queues_and_users(broker: Instance) -> None:
     needs = [record["what"] for record in broker.records() if record["message"] == "change needs a restart"]
     assert len(needs) == 1
     assert needs[0].startswith("journal-pool-files ")
+
+
+def test_a_broker_that_begins_another_life_is_not_ended_by_a_reload(make_instance: Callable[[], Instance]) -> None:
+    """Breaks when the process dies of the signal while nobody listens to it: between two lives, and in a start."""
+    live, backup = make_instance(), make_instance()
+    live.configure(
+        core="<ha-policy><shared-store><primary><failover-on-shutdown>true</failover-on-shutdown></primary>"
+        "</shared-store></ha-policy>"
+    )
+    backup.configure(
+        core="<ha-policy><shared-store><backup><restart-backup>true</restart-backup></backup></shared-store></ha-policy>"
+    )
+    (backup.directory / "data").symlink_to(live.directory / "data")
+    live.start()
+    backup.start()
+    live.stop()
+    while "broker is live" not in backup.messages():
+        time.sleep(0.01)
+    assert backup.process is not None
+    live.start(wait=False)
+    status = Path(f"/proc/{backup.process.pid}/status")
+    sent, listens = 0, True
+    while not (listens and sent):
+        listens = bool(int(re.findall(r"SigCgt:\s*(\w+)", status.read_text())[0], 16) & 1)
+        if not listens:
+            backup.process.send_signal(signal.SIGHUP)
+            sent += 1
+    backup.notifications.wait_for("READY=1")
+    assert backup.stop() == EXIT_OK
 
 
 def test_a_wrong_file_changes_nothing(broker: Instance) -> None:

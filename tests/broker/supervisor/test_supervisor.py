@@ -196,6 +196,26 @@ async def test_a_life_that_is_just_being_started_is_signalled_too() -> None:
         assert await running == -signal.SIGTERM
 
 
+async def test_a_life_that_is_just_being_started_reloads_when_it_can() -> None:
+    """Breaks when a reload of the host ends it: until it listens to the signal, it dies of it."""
+    made, heard = child(
+        """
+        time.sleep(0.2)  # it has much to do before it listens
+        signal.signal(signal.SIGHUP, lambda *_: notify("READY=1"))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+        time.sleep(600)
+        """
+    )
+    running = asyncio.create_task(made.run())
+    await asyncio.sleep(0)
+    made.signal(signal.SIGHUP)
+    await until(lambda: heard or running.done())
+    assert heard == ["READY"]
+    assert signal.SIGHUP not in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "the supervisor listens itself"
+    made.signal(signal.SIGKILL)
+    await running
+
+
 async def test_nobody_else_can_speak_in_a_life_s_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no address, and the real service manager's is kept from it; what it executes itself as is heard, too."""
     monkeypatch.setenv("NOTIFY_SOCKET", "@the-real-one")

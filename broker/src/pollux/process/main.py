@@ -65,6 +65,9 @@ class RunOptions(Struct, frozen=True):
 
 def run_broker(options: RunOptions) -> int:
     """Run a broker until it is stopped; returns the exit code (:mod:`pollux.process.exits`)."""
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, (signal.SIGHUP,)
+    )  # until somebody listens to it: it would end this process
     logs.configure(options.log_level or "INFO", json_lines=bool(options.log_json), life=options.life)
     try:
         configuration, users = _load(options)
@@ -133,6 +136,7 @@ async def _run(options: RunOptions, configuration: Configuration, users: Users) 
         task.add_done_callback(reloads.discard)
 
     loop.add_signal_handler(signal.SIGHUP, hang_up)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
     # A signal that comes meanwhile is heard when the loop goes on, and there is a broker.
     try:
         broker = Broker(configuration, users, load=lambda: _load(options, again=True))
@@ -154,6 +158,9 @@ async def _run(options: RunOptions, configuration: Configuration, users: Users) 
     if options.ports_file is not None:
         _write_ports(options.ports_file, broker)
     code = await broker.run()
+    # The loop would leave it to the system at its end; a life to come reads everything when it begins.
+    loop.remove_signal_handler(signal.SIGHUP)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if code or not broker.starts_again:
         return code
     # Whoever asks for its end now means the process, not the life that is over: it must not begin another one. From

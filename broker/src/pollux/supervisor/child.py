@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import signal as signals
 import socket
 import time
 from contextlib import suppress
@@ -17,7 +18,6 @@ from pollux.process.notify import DESCRIPTOR_VARIABLE
 from pollux.supervisor.line import LINE_VARIABLE, PARENT_VARIABLE
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from pollux.ha.colocated.life import Life
@@ -62,7 +62,7 @@ class Child:
         self._changed = changed
         self._tasks: set[asyncio.Task[None]] = set()
         #: What it was to be sent while its process was being started; None: none is.
-        self._held: list[signal.Signals] | None = None
+        self._held: list[signals.Signals] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -88,6 +88,8 @@ class Child:
         self.starts += 1
         self._held = []
         self.ready, self.status, self.fed, self.told = False, "starts", None, {}
+        # Its process has this from us, and keeps a reload that comes before it listens; it would die of it.
+        signals.pthread_sigmask(signals.SIG_BLOCK, (signals.SIGHUP,))
         try:
             self.process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -102,6 +104,7 @@ class Child:
             manager.close()
             raise
         finally:
+            signals.pthread_sigmask(signals.SIG_UNBLOCK, (signals.SIGHUP,))
             held, self._held = self._held, None
             theirs.close()
             words.close()
@@ -120,7 +123,7 @@ class Child:
             writer.close()
             self.process, self.ready, self.told = None, False, {}
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: signals.Signals) -> None:
         """Send a signal, if it runs; one that is just being started gets it then."""
         if self._held is not None:
             self._held.append(number)

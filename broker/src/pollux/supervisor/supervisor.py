@@ -81,6 +81,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
         try:
             self._lock = await self._locked()
             known = await asyncio.to_thread(hosted.read, self._place)
