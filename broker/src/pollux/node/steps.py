@@ -20,7 +20,9 @@ STEP_TIMEOUT = 5.0
 async def bounded(step: Coroutine[Any, Any, None], seconds: float, name: str) -> bool:
     """Carry out a step of the stop. Returns whether it worked."""
     try:
-        await asyncio.wait_for(step, seconds)
+        # In a task of its own (wait_for), its end could hide that the stop is cancelled meanwhile.
+        async with asyncio.timeout(seconds):
+            await step
     except TimeoutError:
         event(logger, logging.ERROR, "a step of the stop took too long", step=name, seconds=seconds)
     except Exception:

@@ -439,9 +439,8 @@ class Storage:
 
     def _add_sealed(self, segment: Segment) -> None:
         if self._maintenance is not None:
-            self._maintenance.sealed(
-                *source_of(segment.path.name, (segment.epoch, segment.sequence), segment.position, final=False)
-            )
+            life = (segment.epoch, segment.sequence)
+            self._maintenance.sealed(*source_of(segment.path.name, life, segment.position, final=False))
 
     # -- the end -----------------------------------------------------------------------------------
 
@@ -485,7 +484,8 @@ class Storage:
         if checkpoint:
             # What is deleted of it after it was let go of could be somebody else's by then, under the same name.
             with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.to_thread(self._file_threads.shutdown), CLOSE_SECONDS)
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await asyncio.to_thread(self._file_threads.shutdown)
         self._file_threads.shutdown(wait=False)
         if not self.settings.persistence_enabled:
             await asyncio.to_thread(self._remove_volatile)

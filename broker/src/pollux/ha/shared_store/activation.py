@@ -293,7 +293,8 @@ class SharedStoreActivation(Activation):
                 left = StoreState.LIVE if self._failover_on_shutdown else StoreState.PAUSED
             future = self.node_manager.release(left, stay=self._stay)
             try:
-                await asyncio.wait_for(asyncio.wrap_future(future), RELEASE_TIMEOUT)
+                async with asyncio.timeout(RELEASE_TIMEOUT):
+                    await asyncio.wrap_future(future)
             except (TimeoutError, PolluxError, OSError) as error:
                 event(logger, logging.ERROR, "the state of the store could not be written", reason=error)
         if graceful and not self.restart and self.spare is not None:
