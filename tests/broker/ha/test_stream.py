@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from broker.store.test_mirror import contents, roots_in
+from broker.store.mirrored import contents, roots_in
 from pollux.cluster.link import Conversation, CoreHub
 from pollux.formats.segments import Kind, SegmentHeader
 from pollux.ha.copies import local
