@@ -48,7 +48,7 @@ from pollux.engine.transactions import Transactions
 from pollux.engine.wakeups import Wakeups
 from pollux.errors import NoSuchQueueError, NotPermittedError, PolluxError
 from pollux.message import RoutingType
-from pollux.routing.dispatch import counts
+from pollux.routing.consumer import uses
 from pollux.routing.queue import Queue, by_queue, queue_of
 from pollux.routing.reference import MessageReference
 from pollux.store.bindings import INCOMPLETE
@@ -414,7 +414,7 @@ class PostOffice:
         rights: Rights | None = getattr(consumer, "rights", None)
         if rights is not None and not consumer.browsing:
             self.address_manager.read_by(queue, rights.user)
-        if _uses(consumer):
+        if uses(consumer):
             queue.unused_since = 0
         self.due.plan(queue)
         self.wake(queue)
@@ -439,7 +439,7 @@ class PostOffice:
         if held:
             self.release(held, failed=failed)
         self._consumer_changed("consumer-closed", queue, consumer)
-        if _uses(consumer) and not any(map(_uses, queue.consumers)):
+        if uses(consumer) and not any(map(uses, queue.consumers)):
             queue.unused_since = self.wall_ms()
             if queue.purge_on_no_consumers:
                 self.purge(queue)
@@ -496,8 +496,3 @@ class PostOffice:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _uses(consumer: Consumer) -> bool:
-    """Whether a queue is in use by this consumer: also who only looks, not what moves messages to another node."""
-    return consumer.browsing or counts(consumer)

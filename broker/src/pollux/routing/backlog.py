@@ -9,9 +9,8 @@ from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec import Struct
-
 from pollux.message import DEFAULT_PRIORITY
+from pollux.routing.counters import QueueCounters
 from pollux.routing.level import Level
 from pollux.routing.reference import MessageReference
 from pollux.wire.decoders import content_of
@@ -25,20 +24,6 @@ if TYPE_CHECKING:
 
 #: Messages one call looks at, one by one, before it lets others run.
 SCAN_LIMIT = 4096
-
-
-class QueueCounters(Struct):
-    """Count what happened since the queue was created or the counters were reset.
-
-    ``replaced``: displaced by a newer last value or by the ring. ``removed``: taken out by management.
-    """
-
-    added: int = 0
-    acknowledged: int = 0
-    expired: int = 0
-    killed: int = 0
-    replaced: int = 0
-    removed: int = 0
 
 
 class Audience(Protocol):
@@ -477,7 +462,7 @@ class Backlog:
 
     def purge(self) -> tuple[list[MessageReference], list[int]]:
         """Take out everything that is not in delivery; see :meth:`remove`."""
-        return self.remove(_Everything())
+        return self.remove(range(1 << 64))  # whatever their ids
 
     def shed(self, most: int) -> list[MessageReference]:
         """Take out ``most`` of those in memory, scheduled ones last, of a queue that goes; see :meth:`remove`."""
@@ -509,10 +494,3 @@ class Backlog:
     def reset_counters(self) -> None:
         """Count from zero again."""
         self.counters = QueueCounters()
-
-
-class _Everything:
-    """A set of ids that has all of them."""
-
-    def __contains__(self, _: object) -> bool:
-        return True

@@ -54,6 +54,16 @@ class Consumer(Protocol):
         """
 
 
+def counts(consumer: Consumer) -> bool:
+    """Return whether a consumer counts as one: not who only looks, nor what brings messages to another node."""
+    return not consumer.browsing and not getattr(consumer, "empties", False)
+
+
+def uses(consumer: Consumer) -> bool:
+    """Return whether it keeps a queue in use: also who only looks, not what brings messages to another node."""
+    return consumer.browsing or counts(consumer)
+
+
 class Attachment:
     """A consumer and the queue's bookkeeping for it.
 

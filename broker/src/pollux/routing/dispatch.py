@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pollux.errors import LimitError
 from pollux.routing.backlog import SCAN_LIMIT, Backlog
-from pollux.routing.consumer import Attachment, Consumer
+from pollux.routing.consumer import Attachment, Consumer, counts
 from pollux.routing.groups import Group, GroupTable
 from pollux.routing.read_ahead import ReadAhead
 from pollux.routing.reference import MessageReference, NamedQueue
@@ -47,11 +47,6 @@ class Owner(NamedQueue, Protocol):
     @property
     def name_for_errors(self) -> str:
         """Return how error texts call the queue."""
-
-
-def counts(consumer: Consumer) -> bool:
-    """Return whether a consumer counts as one: not who only looks, nor what brings messages to another node."""
-    return not consumer.browsing and not getattr(consumer, "empties", False)
 
 
 class Dispatcher:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from pollux.routing.backlog import SCAN_LIMIT, QueueCounters
+from pollux.routing.backlog import SCAN_LIMIT
 from pollux.routing.browse import BrowseCursor
 from pollux.routing.dispatch import Dispatcher
 from pollux.routing.freezing import freeze
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pollux.config.address_settings import AddressSettings
     from pollux.message import Message
     from pollux.routing.consumer import Attachment, Consumer
+    from pollux.routing.counters import QueueCounters
     from pollux.routing.reference import MessageReference
 
 

@@ -357,11 +357,7 @@ class ActivePassiveActivation(CopyingActivation):
                 f"the word was asked for at {asked_at:.3f}, here it is {now:.3f}: it is older than grant-lease"
                 f" ({grant.seconds:g} s), or of another clock"
             )
-        return {"status": self.status.value, "grant_left_ms": self._grant_left(now)}
-
-    def _grant_left(self, now: float) -> int | None:
-        left = self._primary.grant.left(now)
-        return int(left * 1000) if left is not None else None
+        return {"status": self.status.value, "grant_left_ms": grant.left_ms(now)}
 
     async def cluster(self) -> dict[str, Any]:
         """Return what this member and all others of the cluster are; who does not answer has no status."""
@@ -425,14 +421,11 @@ class ActivePassiveActivation(CopyingActivation):
 
     # -- the end
 
-    @property
-    def _too_few(self) -> bool:
-        return len(self._backups.in_sync) < self.settings.min_in_sync
-
     def stopping(self, reason: str) -> None:
         """End at once while backups are expected, or too few are there: what is not confirmed yet never is."""
         super().stopping(reason)
-        if (self._backups.expected or self._too_few) and self._primary.right is not None:
+        too_few = len(self._backups.in_sync) < self.settings.min_in_sync
+        if (self._backups.expected or too_few) and self._primary.right is not None:
             self.lease.drop()
         self._backups.mirror.withhold(False)
         self._backups.mirror.require(0)
@@ -483,7 +476,7 @@ class ActivePassiveActivation(CopyingActivation):
         """Return what the status shows: where this broker is and why, and who has copies."""
         now = boot_clock()
         left = self._following.ready.left(now) if self.status not in PRIMARY else None
-        own = own_view(self.status, self._record, self._backups.expected, left, self._grant_left(now), now)
+        own = own_view(self.status, self._record, self._backups.expected, left, self._primary.grant.left_ms(now), now)
         return {**super().view(), "active_passive": {**own, "virtual_address": self._address.view()}}
 
     @property

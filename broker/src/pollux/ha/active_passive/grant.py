@@ -58,3 +58,7 @@ class Grant:
     def left(self, now: float) -> float | None:
         """Seconds until this broker stops to serve; None: for ever."""
         return max(0.0, self._until - now) if self.seconds else None
+
+    def left_ms(self, now: float) -> int | None:
+        """The same in whole milliseconds, as it is shown."""
+        return int(1000 * left) if (left := self.left(now)) is not None else None
