@@ -61,7 +61,6 @@ class _Disk:
             self._stores = tuple(file.read().split("\n"))
         self._eio, self._full = f"{faults}/eio", f"{faults}/full"
         self._stat, self._readlink = os.stat, os.readlink
-        self._statvfs, self._fstatvfs = os.statvfs, os.fstatvfs
         #: Which filling this is (inode of the file that says so), and what is left of the room then.
         self._filling, self._left = 0, 0
 

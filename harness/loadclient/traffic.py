@@ -23,7 +23,6 @@ class Goal:
     producers_done: int = 0
     producers: int = 0
     consumers: int = 0
-    last_confirm: float = 0.0
     #: So many messages were there before, and are to be received, too.
     waiting: int = 0
 
@@ -81,7 +80,6 @@ class Window:
     def confirmed(self, count: int) -> None:
         """The broker confirmed `count` more messages."""
         now = time.perf_counter()
-        self.goal.last_confirm = now
         self.in_flight -= count
         if self.in_flight < 0:
             raise ValueError("more confirms than messages")

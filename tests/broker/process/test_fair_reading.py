@@ -11,8 +11,6 @@ from pollux.engine.share import FIRST_PORTION, LEAST_PORTION, SLICE, Share
 if TYPE_CHECKING:
     import pytest
 
-    from pollux.protocols.base import Transport
-    from pollux.protocols.services import Services
 
 #: Sent in one go by the client whose bytes are dear.
 MUCH = 256 * 1024
@@ -27,10 +25,6 @@ class Dear(Echo):
     now = 0.0
     #: Bytes handled, by session, in order.
     handled: list[tuple[int, int]]
-
-    def __init__(self, transport: Transport, services: Services) -> None:
-        super().__init__(transport, services)
-        self.pauses_at = -1
 
     def data_received(self, data: bytes) -> None:
         Dear.now += data.count(b"x") * SLICE / 100

@@ -118,8 +118,6 @@ class Trail:
         self.columns = Messages()
         #: A flush is on its way.
         self.planned = True
-        #: Blocks lost since the start, for metrics.
-        self.lost_blocks = 0
         self._lost_blocks = 0
         self._lost_bytes = 0
         self._retry_at = 0.0
@@ -239,7 +237,6 @@ class Trail:
         self._retry_at = now + _RETRY
         fields = {"blocks": self._lost_blocks, "bytes": self._lost_bytes, "events": self._dropped_events}
         self._events.append((_now(), "audit-lost", fields))
-        self.lost_blocks += self._lost_blocks
         self._lost_blocks = self._lost_bytes = self._dropped_events = 0
         file.begin(self._life)
         return True

@@ -117,8 +117,6 @@ class Journal:
         self._written = 0
         self._batch = 0
         self.batches = 0
-        self.written_records = 0
-        self.written_bytes = 0
         self._thread = threading.Thread(target=self._run, name="pollux-journal", daemon=True)
 
     def start(self) -> None:
@@ -356,7 +354,6 @@ class Journal:
             return
         self._write(b"".join(data), sync=sync)
         self.batches += 1
-        self.written_records += sum(chunk.records for chunk in group)
 
     def _write(self, data: bytes, *, sync: bool) -> None:
         """Write whole records, in as many segments as they need.
@@ -379,7 +376,6 @@ class Journal:
             self._write_at(segment, head + payload, sync=sync)
             segment.position += BATCH_SIZE + len(payload)
             self._batch += 1
-            self.written_bytes += BATCH_SIZE + len(payload)
             if following is not None:
                 self._seal(segment)
                 self._segment = segment = following
