@@ -126,7 +126,7 @@ class Message:
         #: What the broker added (who sent it, dead-letter origin, expiry ...); journalled beside ``data``.
         self.annotations: dict[str, str | int | bytes] | None = None
         self.size = len(data) + MESSAGE_OVERHEAD
-        #: The decoded view, cached by :func:`pollux.wire.content.content_of`.
+        #: The decoded view, cached by :func:`pollux.wire.decoders.content_of`.
         self.content: object | None = None
 
     def __repr__(self) -> str:

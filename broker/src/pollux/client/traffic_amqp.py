@@ -71,11 +71,22 @@ class AmqpPublisher(Publisher):
             await self._connection.close()
 
 
-class AmqpTransactions(Publisher):
-    """Local transactions; what a failover undid, or may have undone, is done again under the same duplicate ids."""
+class _Working:
+    """A task that uses a connection, until both are closed."""
 
     _connection: Connection | None = None
     _task: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._connection is not None:
+            await self._connection.close()
+
+
+class AmqpTransactions(_Working, Publisher):
+    """Local transactions; what a failover undid, or may have undone, is done again under the same duplicate ids."""
 
     def __init__(self, target: Target, destination: str, on_confirmed: Confirmed, *, window: int) -> None:
         super().__init__(target, destination, on_confirmed, window=window)
@@ -133,19 +144,9 @@ class AmqpTransactions(Publisher):
             return False
         return True
 
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        if self._connection is not None:
-            await self._connection.close()
 
-
-class AmqpSubscriber(Subscriber):
+class AmqpSubscriber(_Working, Subscriber):
     """Accepts each message."""
-
-    _connection: Connection | None = None
-    _task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self._connection = await connect(self.target)
@@ -164,10 +165,3 @@ class AmqpSubscriber(Subscriber):
                     delivery.accept()
         except ClientError as error:
             self.failure = error
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        if self._connection is not None:
-            await self._connection.close()
