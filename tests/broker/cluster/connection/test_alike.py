@@ -22,12 +22,8 @@ from pollux.routing.reference import MessageReference
 from pollux.wire.core.frames import CoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from broker.cluster.connection.conftest import Node
+    from broker.cluster.connection.nodes import Make
     from pollux.message import Message
-
-    Make = Callable[..., Awaitable[list[Node]]]
 
 LIFE, NODE = b"lifelife", b"A" * 16
 

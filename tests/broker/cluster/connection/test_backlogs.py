@@ -14,7 +14,7 @@ from pollux.routing.selector import parse
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from broker.cluster.connection.test_links import Make
+    from broker.cluster.connection.nodes import Make
 
 pytestmark = pytest.mark.asyncio
 

@@ -14,12 +14,11 @@ from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from broker.cluster.connection.conftest import Node
+    from broker.cluster.connection.nodes import Make
     from pollux.message import Message
-
-    Make = Callable[..., Awaitable[list[Node]]]
 
 pytestmark = pytest.mark.asyncio
 

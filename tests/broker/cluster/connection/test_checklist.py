@@ -9,18 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import until
-from broker.cluster.connection.test_spreading import ANYCAST, MULTICAST, Has, mesh, queues, quiet
-from broker.cluster.connection.test_topologies import both_ways, count, distance, take, waits, wanted
+from broker.cluster.connection.known import count, distance, quiet, waits, wanted
+from broker.cluster.connection.nodes import ANYCAST, MULTICAST, Has, both_ways, mesh, queues, take
 from broker.engine.conftest import message
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from broker.cluster.connection.conftest import Node
+    from broker.cluster.connection.nodes import Make
     from pollux.config.model import Configuration
-
-    Make = Callable[..., Awaitable[list[Node]]]
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.cluster.connection.conftest import until
+from broker.cluster.connection.known import count, quiet, waits
+from broker.cluster.connection.nodes import Has, mesh, queues
 from broker.cluster.connection.test_checklist import send_past
-from broker.cluster.connection.test_spreading import Has, mesh, queues, quiet
-from broker.cluster.connection.test_topologies import count, waits
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from broker.cluster.connection.conftest import Node
-
-    Make = Callable[..., Awaitable[list[Node]]]
+    from broker.cluster.connection.nodes import Make
 
 pytestmark = pytest.mark.asyncio
 IDLE = (Has(consumer=False),)

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.cluster.connection.conftest import until
+from broker.cluster.connection.nodes import both_ways
 from broker.cluster.connection.test_removing import leave, three_nodes
-from broker.cluster.connection.test_topologies import both_ways
 from pollux.config.clustering import StaticConnectors
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from broker.cluster.connection.conftest import Node
-
-    Make = Callable[..., Awaitable[list[Node]]]
+    from broker.cluster.connection.nodes import Make
 
 pytestmark = pytest.mark.asyncio
 DIRECT = StaticConnectors((), allow_direct_connections_only=True)

@@ -12,11 +12,8 @@ from broker.engine.conftest import Receiver, message
 from pollux.config.clustering import GroupingHandler, GroupingHandlerType
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from broker.cluster.connection.conftest import Node
-
-    Make = Callable[..., Awaitable[list[Node]]]
+    from broker.cluster.connection.nodes import Make
 
 __all__ = ["nodes"]
 pytestmark = pytest.mark.asyncio

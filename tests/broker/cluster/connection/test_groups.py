@@ -13,20 +13,19 @@ import pytest
 from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import until
+from broker.cluster.connection.known import count, quiet, wanted
+from broker.cluster.connection.nodes import MULTICAST, Has, mesh, queues
 from broker.cluster.connection.test_grouping import GROUPS, consumer, grouped
-from broker.cluster.connection.test_spreading import MULTICAST, Has, mesh, queues, quiet
-from broker.cluster.connection.test_topologies import count, wanted
 from broker.engine.conftest import message
 from pollux.cluster.routes.grouped import weight
 from pollux.config.clustering import GroupingHandler, GroupingHandlerType
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Iterable
 
     from broker.cluster.connection.conftest import Node
+    from broker.cluster.connection.nodes import Make
     from broker.engine.conftest import Receiver
-
-    Make = Callable[..., Awaitable[list[Node]]]
 
 pytestmark = pytest.mark.asyncio
 

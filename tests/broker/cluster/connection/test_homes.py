@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import until
-from broker.cluster.connection.test_spreading import ANYCAST, MULTICAST, quiet
-from broker.cluster.connection.test_topologies import count, distance, take, waits, wanted
+from broker.cluster.connection.known import count, distance, quiet, waits, wanted
+from broker.cluster.connection.nodes import ANYCAST, MULTICAST, take
 from broker.engine.conftest import message
 from pollux.cluster.connection.homes import Homes, home_of
 from pollux.cluster.connection.local import Prefixes
@@ -17,12 +17,9 @@ from pollux.config.extensions import ClusterOptions
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from broker.cluster.connection.conftest import Node
+    from broker.cluster.connection.nodes import Make
     from pollux.message import RoutingType
-
-    Make = Callable[..., Awaitable[list[Node]]]
 
 
 def address_of(home: Node, found: list[Node]) -> str:

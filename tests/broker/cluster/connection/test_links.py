@@ -18,11 +18,8 @@ from pollux.routing.selector import parse
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from broker.cluster.connection.conftest import Node
-
-    Make = Callable[..., Awaitable[list[Node]]]
+    from broker.cluster.connection.nodes import Make
 
 pytestmark = pytest.mark.asyncio
 

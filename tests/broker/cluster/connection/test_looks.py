@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.cluster.connection.conftest import until
-from broker.cluster.connection.test_redistribution import linked
-from broker.cluster.connection.test_topologies import take
+from broker.cluster.connection.nodes import linked, take
 from broker.engine.conftest import Receiver, message
 from pollux.cluster.connection.looks import Looks
 from pollux.config.address_settings import AddressSettings
@@ -17,7 +16,7 @@ from pollux.routing.reference import MessageReference
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from broker.cluster.connection.test_spreading import Make
+    from broker.cluster.connection.nodes import Make
 
 
 def queue(number: int, *, internal: bool = False) -> Queue:

@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.cluster.connection.conftest import until
-from broker.cluster.connection.test_topologies import count, distance, take, waits, wanted
+from broker.cluster.connection.known import count, distance, waits, wanted
+from broker.cluster.connection.nodes import take
 from broker.engine.conftest import message
 from pollux.cluster.connection.mover import kept
 from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from broker.cluster.connection.conftest import Node
-
-    Make = Callable[..., Awaitable[list[Node]]]
+    from broker.cluster.connection.nodes import Make
 
 pytestmark = pytest.mark.asyncio
 

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.cluster.connection.conftest import until
-from broker.cluster.connection.test_redistribution import fill, linked
-from broker.cluster.connection.test_spreading import quiet
-from broker.cluster.connection.test_topologies import count, take, waits, wanted
+from broker.cluster.connection.known import count, quiet, waits, wanted
+from broker.cluster.connection.nodes import fill, linked, take
 from broker.engine.conftest import message
 from pollux.cluster.connection import mover as mover_module
 from pollux.cluster.connection.pace import GAIN, MOST, Pace
 
 if TYPE_CHECKING:
     from broker.cluster.connection.conftest import Node
-    from broker.cluster.connection.test_spreading import Make
+    from broker.cluster.connection.nodes import Make
     from pollux.cluster.connection.mover import Mover
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.cluster.connection.conftest import until
-from broker.cluster.connection.test_spreading import ANYCAST, MULTICAST, Has, mesh, queues, quiet
-from broker.cluster.connection.test_topologies import count, distance, take, waits, wanted
+from broker.cluster.connection.known import count, distance, quiet, waits, wanted
+from broker.cluster.connection.nodes import ANYCAST, MULTICAST, Has, fill, linked, mesh, queues, take
 from broker.engine.conftest import message
 from pollux.cluster.connection.local import takers
 from pollux.cluster.connection.mover import kept
@@ -20,39 +20,12 @@ from pollux.routing.selector import parse
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from broker.cluster.connection.conftest import Node
-
-    Make = Callable[..., Awaitable[list[Node]]]
+    from broker.cluster.connection.nodes import Make
 
 pytestmark = pytest.mark.asyncio
 IDLE = (Has(consumer=False),)
 LOCAL = "OFF_WITH_REDISTRIBUTION"
-
-
-async def linked(make: Make, balancing: str = "ON_DEMAND", **settings: Any) -> tuple[Node, Node]:
-    """Two nodes with these settings of `orders`, linked both ways, each with a queue `orders` without consumers."""
-    one, two = await make(2, balancing)
-    for node in (one, two):
-        if settings:
-            node.office.settings("orders", **settings)
-            await node.reopen()
-    for node, other in ((one, two), (two, one)):
-        link = node.reach(other)
-        await until(lambda link=link: link.connected)  # type: ignore[misc]
-    await queues([one, two], [IDLE, IDLE])
-    return one, two
-
-
-async def fill(node: Node, messages: int = 10, **more: Any) -> list[bytes]:
-    """Send to a node's queue while nobody takes from any."""
-    bodies = [b"%d" % number for number in range(messages)]
-    for body in bodies:
-        node.post.send(message(body, **more))
-    await node.office.stable()
-    assert count(node) == messages
-    return bodies
 
 
 async def fill_moved(one: Node, two: Node) -> None:

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.cluster.connection.conftest import until
-from broker.cluster.connection.test_topologies import count, distance, take, wanted
+from broker.cluster.connection.known import count, distance, wanted
+from broker.cluster.connection.nodes import take
 from broker.engine.conftest import message
 from pollux.cluster.membership import Member
 from pollux.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from broker.cluster.connection.conftest import Node
-
-    Make = Callable[..., Awaitable[list[Node]]]
+    from broker.cluster.connection.nodes import Make
 
 pytestmark = pytest.mark.asyncio
 

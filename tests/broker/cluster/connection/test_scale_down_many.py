@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.cluster.connection.test_scale_down import HOUR, Scaled, contents, count
+from broker.cluster.connection.scaled import Scaled, contents, count
+from broker.cluster.connection.test_scale_down import HOUR
 from broker.engine.conftest import message
 from pollux.cluster.scale_down.plan import Wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from broker.cluster.connection.conftest import Node
-
-    Make = Callable[..., Awaitable[list[Node]]]
+    from broker.cluster.connection.nodes import Make
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(300)]
 

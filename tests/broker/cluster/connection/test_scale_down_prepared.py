@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.cluster.connection.conftest import until
-from broker.cluster.connection.test_scale_down import contents, count, scaled
+from broker.cluster.connection.scaled import contents, count, scaled
 from broker.engine.conftest import message
 from pollux.cluster.connection.outgoing import OutgoingLink
 from pollux.cluster.scale_down import prepared as moving

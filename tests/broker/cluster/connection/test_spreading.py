@@ -3,88 +3,26 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import until
-from broker.cluster.connection.test_topologies import count, distance, take, waits, wanted
-from broker.engine.conftest import Receiver, message
+from broker.cluster.connection.known import count, distance, held, quiet, waits, wanted
+from broker.cluster.connection.nodes import ANYCAST, MULTICAST, Has, mesh, queues, take
+from broker.engine.conftest import message
 from pollux.config.addressing import Divert
-from pollux.message import RoutingType
 from pollux.routing.selector import parse
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Sequence
 
-    from broker.cluster.connection.conftest import Node
-
-    Make = Callable[..., Awaitable[list[Node]]]
+    from broker.cluster.connection.nodes import Make
+    from pollux.message import RoutingType
 
 pytestmark = pytest.mark.asyncio
-ANYCAST, MULTICAST = RoutingType.ANYCAST, RoutingType.MULTICAST
-
-
-class Has(NamedTuple):
-    """A queue of a node: ``filter`` is its own, ``consumer`` whether somebody takes from it, ``by`` what filter."""
-
-    name: str = "orders"
-    routing_type: RoutingType = ANYCAST
-    filter: str | None = None
-    consumer: bool = True
-    by: str | None = None
-    address: str = "orders"
-
-
-async def mesh(make: Make, count: int, balancing: str = "ON_DEMAND", **more: Any) -> list[Node]:
-    """Nodes of which each has a link to each other one."""
-    found = await make(count, balancing, **more)
-    for node in found:
-        for other in found:
-            if other is not node:
-                link = node.reach(other)
-                await until(lambda link=link: link.connected)  # type: ignore[misc]
-    return found
-
-
-async def queues(found: list[Node], has: Sequence[tuple[Has, ...]]) -> dict[tuple[int, str], Receiver]:
-    """Give each node what it has, and wait until all know of it; return the consumers by node and queue."""
-    receivers: dict[tuple[int, str], Receiver] = {}
-    for at, (node, those) in enumerate(zip(found, has, strict=True)):
-        for one in those:
-            spec = QueueSpec(one.name, one.address, routing_type=one.routing_type, selector=one.filter)
-            node.post.create_queue(spec)
-            if one.consumer:
-                selector = parse(one.by) if one.by is not None else None
-                receivers[at, one.name] = take(node, one.name, selector=selector)
-
-    def all_known() -> bool:
-        return all(
-            wanted(node, other, one.name) if one.consumer else distance(node, other, one.name)
-            for other, those in zip(found, has, strict=True)
-            for one in those
-            for node in found
-            if node is not other
-        )
-
-    await until(all_known)
-    return receivers
-
-
-def held(found: list[Node], name: str = "orders") -> list[int]:
-    """How many messages a queue has at each node; -1: it is not there."""
-    return [count(node, name) if node.post.space.queue(name) is not None else -1 for node in found]
-
-
-async def quiet(found: list[Node]) -> None:
-    """Wait until nothing is on its way."""
-    for node in found:
-        await node.office.stable()
-    await until(lambda: not any(waits(node) for node in found))
-    for node in found:
-        await node.office.stable()
 
 
 USED, IDLE = (Has(),), (Has(consumer=False),)

@@ -8,20 +8,17 @@ import msgspec
 import pytest
 
 from broker.cluster.connection.conftest import until
-from broker.cluster.connection.test_spreading import quiet
-from broker.cluster.connection.test_topologies import count, distance, take, wanted
+from broker.cluster.connection.known import count, distance, quiet, wanted
+from broker.cluster.connection.nodes import take
 from broker.engine.conftest import message
 from pollux.cluster.connection.subscriptions import Subscriptions
 from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from broker.cluster.connection.conftest import Node
+    from broker.cluster.connection.nodes import Make
     from broker.engine.conftest import Receiver
-
-    Make = Callable[..., Awaitable[list[Node]]]
 
 pytestmark = pytest.mark.asyncio
 NAME = "client.news"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from broker.cluster.connection.conftest import until
-from broker.engine.conftest import Receiver, message
+from broker.cluster.connection.known import count, distance, waits, wanted
+from broker.cluster.connection.nodes import both_ways, take
+from broker.engine.conftest import message
 from pollux.cluster.connection.forwarded import stored, to_send
 from pollux.cluster.routes.numbers import Number
 from pollux.config.clustering import StaticConnectors
@@ -17,44 +18,9 @@ from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from broker.cluster.connection.conftest import Node
-
-    Make = Callable[..., Awaitable[list[Node]]]
+    from broker.cluster.connection.nodes import Make
 
 pytestmark = pytest.mark.asyncio
-
-
-def take(node: Node, name: str = "orders", **more: Any) -> Receiver:
-    """A consumer at a node that acknowledges nothing."""
-    receiver = Receiver(**more)
-    node.post.attach(node.post.queue(name), receiver)
-    return receiver
-
-
-def both_ways(*nodes: Node) -> None:
-    for one, two in pairwise(nodes):
-        one.reach(two)
-        two.reach(one)
-
-
-def wanted(at: Node, owner: Node, name: str = "orders") -> bool:
-    path = at.cluster.table.path((owner.id, name))
-    return path is not None and path.connected and path.record.has_consumers
-
-
-def distance(at: Node, owner: Node, name: str = "orders") -> int:
-    path = at.cluster.table.path((owner.id, name))
-    return path.distance if path is not None else 0
-
-
-def count(node: Node, name: str = "orders") -> int:
-    return node.post.message_count(node.post.queue(name))
-
-
-def waits(node: Node) -> int:
-    return sum(node.post.message_count(outlet.queue) for outlet in node.cluster.spreading.outlets.values())
 
 
 async def test_a_chain_brings_a_message_as_far_as_max_hops(nodes: Make) -> None:
