@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -130,6 +131,8 @@ class FaultyFiles(FileOperations):
         self.sync_error: int | None = None
         self.short_writes = False
         self.free = 1 << 40
+        #: So many reads of large messages' files fail.
+        self.unreadable = 0
 
     def write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
         if sync and self.write_error is not None:
@@ -137,6 +140,12 @@ class FaultyFiles(FileOperations):
         if self.short_writes and len(data) > 1:
             data = memoryview(data)[: len(data) // 2]
         return super().write(fd, data, offset, sync=sync)
+
+    def read(self, fd: int, length: int, offset: int) -> bytes:
+        if self.unreadable and Path(f"/proc/self/fd/{fd}").readlink().suffix == ".msg":
+            self.unreadable -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read(fd, length, offset)
 
     def fill(self, fd: int, size: int) -> None:
         if self.fill_error is not None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 
 from harness.sessions.amqp import Broker, message
+from harness.store import FaultyFiles
 
 from .test_sending import ACCEPTED
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 async def test_large_message_both_ways(broker: Broker) -> None:
@@ -93,6 +97,21 @@ async def test_a_large_message_without_its_file_is_set_aside_and_the_link_goes_o
     await client.until(lambda: broker.post.queue("q").message_count == 0)
     assert [one.file for one in broker.storage.damage] == [path]
     assert path.exists(), "what is left of it is for whoever repairs it"
+
+
+async def test_a_large_message_that_the_disk_does_not_give_now_is_given_later(tmp_path: Path) -> None:
+    """It was a dead letter at once, and dropped where there is no address for these."""
+    disk = FaultyFiles()
+    broker = Broker(tmp_path, files=disk)
+    await broker.start()
+    client = await broker.client().opened()
+    await client.send_all(await client.sender("q", capabilities=["queue"]), [message(b"z" * 300_000), message("after")])
+    disk.unreadable = 2
+    await client.receiver("q", credit=10)
+    assert (await client.get_large()).body == b"z" * 300_000
+    assert disk.unreadable == 0
+    assert (await client.get()).body == "after"
+    await broker.stop()
 
 
 @pytest.mark.parametrize("size", [110_000, 500_000])

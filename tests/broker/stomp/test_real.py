@@ -10,6 +10,7 @@ import pytest
 
 from harness.sessions.office import becomes
 from harness.sessions.stomp import Broker, until
+from harness.store import FaultyFiles
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.config.model import AddressSetting, Configuration
 from pollux.message import Encoding, Message
@@ -424,6 +425,23 @@ async def test_a_large_message_without_its_file_is_set_aside_and_the_consumer_go
     assert event.body == b"behind it"
     assert [one.file for one in broker.storage.damage] == [path]
     await becomes(lambda: broker.count("a") == (mode != "auto"))
+
+
+async def test_a_large_message_that_the_disk_does_not_give_now_is_given_later(tmp_path: Path) -> None:
+    """Each try was a delivery that failed: ten of them take milliseconds, and made it a dead letter."""
+    disk = FaultyFiles()
+    broker = Broker(tmp_path, files=disk)
+    await broker.start()
+    client = await broker.connected()
+    client.send(b"SEND\ndestination:/queue/a\npersistent:true\ncontent-length:300000\n\n" + b"x" * 300_000 + b"\0")
+    await broker.settle()
+    disk.unreadable = 2
+    client.send(b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client-individual\n\n\0")
+    head = (await until(client, 1))[0]
+    assert isinstance(head, Frame)
+    assert b"redelivered:true" not in head.block
+    assert disk.unreadable == 0
+    await broker.stop()
 
 
 @pytest.mark.parametrize("size", [110_000, 300_000])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.store import contents, files_below, message_of, opened, settings_in, stable, until
+from harness.store import FaultyFiles, contents, files_below, message_of, opened, settings_in, stable, until
 from pollux.errors import DiskFullError, LostBodyError, StoreError
 from pollux.store.files import FileOperations
 from pollux.store.large import IN_FLIGHT_BYTES, LargeMessage, LargeWriter
@@ -196,6 +196,21 @@ async def test_a_body_that_was_cut_is_an_error(tmp_path: Path) -> None:
         path.unlink()
         with pytest.raises(StoreError):
             await one.storage.large.open(large).read()
+
+
+async def test_a_body_that_the_disk_never_gives_is_an_error_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pollux.store.large.PATIENCE", 0.1)
+    files = FaultyFiles()
+    async with opened(settings_in(tmp_path), files=files) as one:
+        large = await write_large(one.storage, 1)
+        files.unreadable = 1000
+        reader = one.storage.large.open(large)
+        with pytest.raises(LostBodyError, match="Input/output error"):
+            await reader.read()
+        assert files.unreadable < 999
+        reader.close()
 
 
 async def test_without_persistence_files_do_not_outlive_the_store(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ stable. Files no record names are removed at recovery.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -23,7 +24,6 @@ from pollux.store.recovered import Damage
 from pollux.store.segments import NO_ROOM
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from concurrent.futures import Executor
     from pathlib import Path
@@ -40,6 +40,8 @@ IN_FLIGHT_BYTES = 1 << 20
 _SYNC_STEP = 8 << 20
 CHUNK = 128 << 10
 _READ_BYTES = 1 << 20
+#: Seconds that a file is tried to be read for, before its message is set aside as one whose body is lost.
+PATIENCE = 30.0
 LARGE_NAME = re.compile(r"([0-9]+)\.msg", re.ASCII)
 
 
@@ -292,15 +294,31 @@ class LargeReader:
     async def read(self, length: int = CHUNK) -> bytes:
         """Up to ``length`` bytes, empty at the end. Raises LostBodyError when the file is gone or not what it was.
 
-        That it was changed is known at its end, so the last bytes are held back then; from the next reader all are.
+        A disk that fails is asked again for :data:`PATIENCE` seconds: that is over sooner, as a rule, and no message is
+        worse for it that was to be delivered meanwhile. That the file was changed is known at its end, so the last
+        bytes are held back then; from the next reader all are.
         """
         if words := self._owner.changed.get(self._large.id):
             raise LostBodyError(words)
-        data = await self._owner.run(self._read, min(length, self.size - self.position))
+        data = await self._patiently(min(length, self.size - self.position))
         self.position += len(data)
         if data and self.position == self.size and self._large.checksum not in (None, self._checksum):
             raise LostBodyError(self._owner.found_changed(self._large))
         return data
+
+    async def _patiently(self, length: int) -> bytes:
+        waited, pause = 0.0, 0.05
+        while True:
+            try:
+                return await self._owner.run(self._read, length)
+            except OSError as error:
+                words = f"{self._path}: {error.strerror or error}"
+                if not waited:
+                    logger.warning("a large message cannot be read, the next try is in %.2f s: %s", pause, words)
+                if waited >= PATIENCE:
+                    raise LostBodyError(f"{words} (for {PATIENCE:.0f} s)") from error
+            await asyncio.sleep(pause)
+            waited, pause = waited + pause, min(2 * pause, 1.0)
 
     def _read(self, length: int) -> bytes:
         if length <= 0 or self._closed:
@@ -314,8 +332,6 @@ class LargeReader:
             data = self._owner.files.read(self._fd, length, self.position)
         except FileNotFoundError:
             raise LostBodyError(f"{self._path}: is missing") from None
-        except OSError as error:
-            raise StoreError(f"{self._path}: {error.strerror or error}") from error
         if not data:
             raise LostBodyError(f"{self._path}: ends at {self.position} of {self.size} bytes")
         if self._large.checksum is not None:
