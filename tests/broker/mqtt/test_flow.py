@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.sessions.mqtt import Broker, Client, publish
+from pollux.errors import LimitError
 from pollux.protocols.mqtt import inbound
 from pollux.protocols.mqtt.delivery import MAX_PARKED, WINDOW_311
 from pollux.protocols.mqtt.published import MAX_ALIASED
@@ -17,6 +18,8 @@ from pollux.wire.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pollux.message import Message
 
 
 def published(packets: list[Packet]) -> list[Publish]:
@@ -117,6 +120,43 @@ async def test_acknowledgements_keep_the_order_of_what_they_acknowledge(broker: 
         publish("c", b"", 1, 4, retain=True),
     )
     assert [(await client.receive(Ack)).packet_id for _ in range(4)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_messages_of_one_topic_are_confirmed_each_and_one_that_is_refused_alone(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    consumer, client = await flowing(broker, 1)
+    await client.publish("t/1", b"first", 1)
+    send, bodies = broker.post.send, [b"1", b"2", b"3", b"4", b"5"]
+
+    def refusing(message: Message) -> None:
+        if message.data.endswith(b"3"):
+            raise LimitError("not this one")
+        send(message)
+
+    if not at_once:
+        monkeypatch.setattr(broker.post, "send_alike", lambda _messages: False)
+        monkeypatch.setattr(broker.post, "send", refusing)
+    client.write(*(publish("t/1", body, 1, number) for number, body in enumerate(bodies, 1)))
+    answers = [await client.receive(Ack) for _ in bodies]
+    assert [answer.packet_id for answer in answers] == [1, 2, 3, 4, 5]
+    refused = [answer.packet_id for answer in answers if answer.reason >= 128]
+    assert refused == ([] if at_once else [3])
+    taken = [body for body in (b"first", *bodies) if at_once or body != b"3"]
+    assert [(await consumer.message()).payload for _ in taken] == taken
+
+
+async def test_what_may_not_be_sent_is_refused_each_and_what_is_behind_is_taken(broker: Broker) -> None:
+    broker.security.denied.add(("send", "secret"))
+    client = broker.client()
+    await client.connect("c")
+    client.write(*(publish("secret", b"", 1, number) for number in (1, 2, 3)), publish("a", b"", 1, 4))
+    answers = [await client.receive(Ack) for _ in range(4)]
+    assert [(answer.packet_id, answer.reason == ReasonCode.NOT_AUTHORIZED) for answer in answers] == [
+        *((number, True) for number in (1, 2, 3)),
+        (4, False),
+    ]
 
 
 # -- aliases

@@ -211,20 +211,27 @@ class Accounts:
 
     # -- what is held
 
-    def charge(self, account: Account, size: int) -> None:
-        """Count a message of ``size`` bytes that is now in memory."""
+    def charge(self, account: Account, size: int, messages: int = 1) -> None:
+        """Count ``size`` bytes of so many messages that are now in memory."""
         gauge = account.gauge
         gauge.bytes += size
-        gauge.messages += 1
+        gauge.messages += messages
         total = self.total
         total.bytes += size
-        total.messages += 1
+        total.messages += messages
         if 0 <= gauge.max_bytes <= gauge.bytes or 0 <= gauge.max_messages <= gauge.messages:
             account.careful = True
         if 0 <= total.max_bytes <= total.bytes or 0 <= total.max_messages <= total.messages:
             self.pressure = True
         if gauge.bytes > self._share and self.crowding(account):
             account.careful = True
+
+    def roomy(self, account: Account, size: int, messages: int) -> bool:
+        """Return whether so much more takes the short way, to the last message and after it."""
+        gauge, total = account.gauge, self.total
+        if account.careful or self.pressure or not (gauge.has_room(size, messages) and total.has_room(size, messages)):
+            return False
+        return total.bytes + size <= self._page_above or gauge.bytes + size <= self._share
 
     def crowding(self, account: Account) -> bool:
         """Return whether much is in memory, and more than its share of this address: then it pages, if so told."""

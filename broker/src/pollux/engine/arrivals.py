@@ -80,6 +80,20 @@ class Arrivals:
             else:
                 waiting.append(MessageReference(message, queue))
 
+    def add_all(self, messages: Sequence[Message], queues: Sequence[Queue], *, redelivered: bool = False) -> None:
+        """Keep references to messages as :meth:`add` does."""
+        for queue in queues:
+            references = [MessageReference(message, queue) for message in messages]
+            if redelivered:
+                for reference in references:
+                    reference.redelivered = True
+            waiting = self._written.get(queue)
+            if waiting is None:
+                self._written[queue] = references
+            else:
+                waiting += references
+        self._plan_flush()
+
     def _add_redelivered(self, message: Message, queues: Sequence[Queue], failures: int) -> None:
         for queue in queues:
             reference = MessageReference(message, queue)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.config.address_settings import DiskFullPolicy
+from pollux.engine.alike import Alike, Route
 from pollux.engine.attempt import Attempt
 from pollux.engine.diverts import of_message
 from pollux.engine.memory import DUPLICATE_IDS
@@ -88,6 +89,7 @@ class Intake:
         #: Routing type -> names messages were sent to -> their accounts; the address manager clears it when something
         #: changes.
         self._sendable = address_manager.sendable
+        self._alike = Alike(storage, accounts, arrivals, self._sendable, space.fixed)
 
     def show(self, look: Callable[[Message], None]) -> None:
         """Have what clients send shown to ``look`` from now on; what it raises SendError for is refused."""
@@ -125,6 +127,13 @@ class Intake:
             self._keep(account, message, queues, 0, paged=paged)
         else:
             self._unrouted(account, message)
+
+    def send_alike(self, messages: Sequence[Message]) -> bool:
+        """Send at once messages that :meth:`Alike.send` may be given; False: none is, each is to be sent by itself."""
+        if self._look is not None or not self._alike.send(messages):
+            return False
+        self.routed_total += len(messages)
+        return True
 
     def _send_diverted(self, message: Message) -> None:
         """Send a message and its copies as one: all of them are on disk, or none is."""
@@ -311,9 +320,10 @@ class Intake:
 
     # -- in a cluster
 
-    def spread_over(self, route: Callable[[Message], Sequence[Queue] | Spread]) -> None:
-        """Ask ``route`` from now on where messages go: some go to other nodes."""
+    def spread_over(self, route: Callable[[Message], Sequence[Queue] | Spread], route_alike: Route) -> None:
+        """Ask these from now on where messages go, and those that are like one: some go to other nodes."""
         self._route = route
+        self._alike.route = route_alike
         self._keep = self._keep_spread
 
     def _keep_spread(
@@ -385,19 +395,16 @@ class Intake:
         return True
 
     def take_alike(
-        self, messages: Iterable[Message], queues: Sequence[Queue], tx: int, *, moved: bool, redelivered: bool
-    ) -> list[Message]:
+        self, messages: Sequence[Message], queues: Sequence[Queue], tx: int, *, moved: bool, redelivered: bool
+    ) -> Sequence[Message]:
         """Write what another node sent for these queues to one address, without ids: as :meth:`take`; return it."""
-        kept = []
-        account: Account | None = None
-        for message in messages:
-            account = account or self._accounts.of(message.address)
-            verdict = self._full(account)
-            if verdict is not Verdict.DROP or moved:
-                paged = verdict is Verdict.PAGE
-                self._store(account, message, queues, tx, paged=paged, redelivered=redelivered)
-                kept.append(message)
-        return kept
+        if not messages:
+            return messages
+        account = self._accounts.of(messages[0].address)
+        if self._alike.take(account, messages, queues, tx, self._attempt, redelivered=redelivered):
+            self.routed_total += len(messages)
+            return messages
+        return [one for one in messages if self.take(one, queues, tx, moved=moved, redelivered=redelivered)]
 
     def remember(self, message: Message, tx: int) -> bool:
         """Note a duplicate id for the whole cluster, within the attempt ``tx``; False: it was seen before."""

@@ -184,6 +184,7 @@ class PostOffice:
             keep_unrouted=lambda message, tx: self.dead_letters.unrouted(message, tx),  # noqa: PLW0108  (made below)
         )
         self.send = self._intake.send
+        self.send_alike = self._intake.send_alike
         self.open = self._intake.open
         self.reachable = self._intake.reachable
         self.forward = self._intake.forward

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pollux.message import Message
     from pollux.routing.queue import Queue
@@ -16,6 +16,13 @@ class Forward(NamedTuple):
 
     queue: Queue
     message: Message
+
+
+class Way(NamedTuple):
+    """Messages that are alike all go to one other node: ``change`` makes copies for its queue of themselves."""
+
+    queue: Queue
+    change: Callable[[Sequence[Message]], None]
 
 
 class Spread(NamedTuple):

@@ -51,6 +51,10 @@ class Gauge:
         self.bytes += size
         self.messages += messages
 
+    def has_room(self, size: int, messages: int) -> bool:
+        """Return whether no limit is reached with so much more."""
+        return not (0 <= self.max_bytes <= self.bytes + size or 0 <= self.max_messages <= self.messages + messages)
+
     def remove(self, size: int, messages: int = 1) -> None:
         """They are no longer in memory."""
         self.bytes -= size

@@ -322,6 +322,11 @@ class AddressSpace:
             queues.extend([queue for queue in route.multicast if takes(queue, message)])
         return queues
 
+    def fixed(self, message: Message) -> list[Queue] | None:
+        """Return where every message of this name and routing type goes; None: it is to be looked at for each."""
+        route = self._routes.get(message.address) or self._route(message.address)
+        return route.fixed.get(message.routing_type)
+
     def _route(self, name: str) -> _Route:
         route = self._routes.get(name)
         if route is not None:

@@ -9,21 +9,20 @@ import pytest
 
 from broker.cluster.connection.conftest import until
 from broker.cluster.connection.test_links import consumer, pair
-from broker.engine.conftest import message
+from broker.engine.conftest import Receiver, message
 from pollux.cluster.connection import payloads
-from pollux.cluster.connection.forwarded import Forwarded, known, mark_moved, stored, to_send
+from pollux.cluster.connection.forwarded import Forwarded, change, known, mark_moved, stored, to_send
 from pollux.cluster.connection.packing import Packing
 from pollux.cluster.connection.payloads import Kind, Payloads
-from pollux.cluster.routes.numbers import Number
+from pollux.cluster.routes.numbers import Number, Numbering
 from pollux.errors import LimitError
 from pollux.formats.forwards import ROUTE_TO, Note, decode, encode
-from pollux.message import RoutingType
+from pollux.message import Message, RoutingType
 from pollux.routing.reference import MessageReference
 from pollux.wire.core.frames import CoreError
 
 if TYPE_CHECKING:
     from broker.cluster.connection.nodes import Make
-    from pollux.message import Message
 
 LIFE, NODE = b"lifelife", b"A" * 16
 
@@ -126,6 +125,51 @@ def test_the_stored_note_is_that_of_any_message() -> None:
         assert note == decode(encode(expected))
 
 
+@pytest.mark.parametrize("more", [{}, {"priority": 7, "durable": False}, {"routing_type": RoutingType.MULTICAST}])
+@pytest.mark.parametrize("way", [{}, {"owner": b"C" * 16, "topic": True}])
+def test_messages_that_become_copies_are_the_copies_that_are_made_of_them(
+    more: dict[str, Any], way: dict[str, Any]
+) -> None:
+    numbering = Numbering(LIFE)
+    numbering.next()
+    sent = [message(b"%d" % number, timestamp=number, origin=3, **more) for number in range(3)]
+    copies = [waiting(number + 2, each, **way) for number, each in enumerate(sent)]
+    change(sent, "sf", numbering, ("orders",), (NODE,), **{"owner": b"", "topic": False, **way})
+    assert numbering.next().value == 5
+    for each, copy in zip(sent, copies, strict=True):
+        for name in Message.__slots__:
+            assert getattr(each, name) == getattr(copy, name), name
+
+
+@pytest.mark.asyncio
+async def test_messages_sent_at_once_go_over_the_link_between_others(nodes: Make) -> None:
+    one, two = await pair(nodes)
+    assert not one.post.send_alike([message(b"%d" % number) for number in range(2)]), "it is made for the first one"
+    receiver = await consumer(one, two)
+    one.post.send(message(b"0"))
+    assert one.post.send_alike([message(b"%d" % number) for number in range(1, 5)])
+    one.post.send(message(b"5"))
+    await receiver.wait(6)
+    assert receiver.bodies == [b"%d" % number for number in range(6)]
+    assert one.post.routed_total == 6
+    (sent,) = one.cluster.spreading._sent.values()
+    assert sent[1] in range(1, 7), "they count against the credit that was told"
+    two.post.acknowledge(receiver.got)
+    await two.office.stable()
+    two.office.check_accounts()
+
+
+@pytest.mark.asyncio
+async def test_messages_that_somebody_here_takes_too_are_not_sent_at_once(nodes: Make) -> None:
+    one, two = await pair(nodes)
+    there = await consumer(one, two)
+    here = Receiver()
+    one.post.attach(one.post.queue("orders"), here)
+    one.post.send(message(b"0"))
+    assert not one.post.send_alike([message(b"1"), message(b"2")])
+    await until(lambda: len(there.got) + len(here.got) == 1)
+
+
 @pytest.mark.parametrize("which", [-1, 1])
 def test_a_message_that_is_like_none_is_refused(which: int) -> None:
     copy = to_send(waiting(3, message()))
@@ -194,19 +238,20 @@ async def test_alike_messages_one_of_which_fails_are_taken_once(nodes: Make, mon
     """All that was stored of them is undone, and they are taken one by one."""
     one, two = await pair(nodes)
     receiver = await consumer(one, two)
-    store, calls = two.post._intake._store, []
+    append, calls = two.post.storage.append_message, []
 
-    def failing(*given: Any, **more: Any) -> None:
+    def failing(*given: Any) -> None:
         calls.append(given)
         if len(calls) == 3:
             raise LimitError("not now")
-        store(*given, **more)
+        append(*given)
 
-    monkeypatch.setattr(two.post._intake, "_store", failing)
+    monkeypatch.setattr(two.post.storage, "append_message", failing)
     for number in range(5):
         one.post.send(message(b"%d" % number))
     await receiver.wait(5)
     assert receiver.bodies == [b"%d" % number for number in range(5)]
+    assert len(calls) == 3 + 5
     assert two.cluster.incoming[one.id].taken == 5
     two.post.acknowledge(receiver.got)
     await two.office.stable()

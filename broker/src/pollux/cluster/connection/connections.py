@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pollux.cluster.connection.settings import Settings
+    from pollux.cluster.connection.spread import Spreading
     from pollux.cluster.discovery import Announcer
     from pollux.cluster.link import Conversation, CoreHub, Handler
     from pollux.config.model import Configuration
     from pollux.engine.post_office import PostOffice
-    from pollux.engine.spreading import Spread
+    from pollux.engine.spreading import Spread, Way
     from pollux.message import Message
     from pollux.routing.queue import Queue
 
@@ -74,7 +75,8 @@ class Connections:
         post, clusters = self._post, self.all
         for cluster in clusters:
             cluster.start()
-        post.spread_over(clusters[0].spreading.route if len(clusters) == 1 else self._route)
+        spreading = clusters[0].spreading if len(clusters) == 1 else self
+        post.spread_over(spreading.route, spreading.route_alike)
         changed = clusters[0].queue_changed if len(clusters) == 1 else self._queue_changed
         post.space.on_change = post.consumers_changed = changed
         post.space.elsewhere = self._elsewhere
@@ -92,14 +94,22 @@ class Connections:
         self._post.space.elsewhere = _nowhere
         await asyncio.gather(*(cluster.stop() for cluster in self.all))
 
-    def _route(self, message: Message) -> Sequence[Queue] | Spread:
-        """Ask the connection of whose addresses this one is; they have none in common."""
+    def route(self, message: Message) -> Sequence[Queue] | Spread:
+        """Return where a message goes, as the connection says whose addresses this one is of."""
+        return self._spreading(message).route(message)
+
+    def route_alike(self, message: Message) -> Sequence[Queue] | Way | None:
+        """Return where all messages go that are like this one, as that connection says."""
+        return self._spreading(message).route_alike(message)
+
+    def _spreading(self, message: Message) -> Spreading:
+        """Return that of the connection whose addresses this one is of; they have none in common."""
         for cluster in self.all:
             if cluster.spreading.concerns(message.address) or (
                 message.duplicate_id is not None and message.address in cluster.prefixes
             ):
-                return cluster.spreading.route(message)
-        return self.all[0].spreading.route(message)
+                return cluster.spreading
+        return self.all[0].spreading
 
     def _elsewhere(self, name: str) -> bool:
         return any(cluster.spreading.takes(name) for cluster in self.all)

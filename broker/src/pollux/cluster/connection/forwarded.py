@@ -14,14 +14,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pollux.formats.forwards import ROUTE_TO, Note, decode, encode, halves, numbered
-from pollux.message import Encoding, Message, RoutingType
+from pollux.message import DEFAULT_PRIORITY, Encoding, Message, RoutingType
 
 #: By their numbers: an enumeration takes longer to find its members than a message may.
 _ENCODINGS = {int(each): each for each in Encoding}
 _ROUTING: dict[int | None, RoutingType | None] = {None: None, **{int(each): each for each in RoutingType}}
 
 if TYPE_CHECKING:
-    from pollux.cluster.routes.numbers import Number
+    from collections.abc import Sequence
+
+    from pollux.cluster.routes.numbers import Number, Numbering
     from pollux.message import LargeBody
     from pollux.routing.reference import MessageReference
 
@@ -164,6 +166,25 @@ def stored(
     )
     copy.annotations = {**(message.annotations or {}), ROUTE_TO: encode(note)}
     return copy
+
+
+def change(
+    messages: Sequence[Message],
+    address: str,
+    numbering: Numbering,
+    queues: tuple[str, ...],
+    visited: tuple[bytes, ...],
+    *,
+    owner: bytes,
+    topic: bool,
+) -> None:
+    """Make copies as :func:`stored` does of plain messages themselves, which differ in nothing but data and times."""
+    life, number = numbering.life, numbering.take(len(messages))
+    shape = _shape_of(messages[0], (life, queues, visited, owner, False, False, topic, False))
+    for value, message in enumerate(messages, number):
+        message.address, message.priority, message.routing_type, message.origin = address, DEFAULT_PRIORITY, None, 0
+        message.annotations = {ROUTE_TO: numbered(shape.before, value, shape.behind)}
+        message.content = Plain(life, value, shape)
 
 
 def _shape_of(message: Message, way: _Way) -> Shape:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pollux.cluster.connection.forwarded import mark_moved, renumbered, stored
+from pollux.cluster.connection.forwarded import change, mark_moved, renumbered, stored
 from pollux.cluster.connection.local import takers
 from pollux.cluster.routes.choice import Balancing, Candidate, choose
 from pollux.cluster.routes.grouped import choose_for_group, weight
-from pollux.engine.spreading import Forward, Spread
+from pollux.engine.spreading import Forward, Spread, Way
 from pollux.message import RoutingType
 from pollux.routing.address import FQQN_SEPARATOR, WildcardIndex
 from pollux.routing.selector import SelectorError, parse
@@ -119,6 +120,28 @@ class Spreading:
         if not found:
             return self._space.route(message)
         return self.spread(message, found)
+
+    def route_alike(self, message: Message) -> Sequence[Queue] | Way | None:
+        """Return where all messages go that are like this one, a plain one; None: each of them is to be looked at."""
+        found = self._names.get(message.address, _UNKNOWN)
+        if found is _UNKNOWN:
+            found = self._elsewhere(message.address)
+        if not found:
+            return self._space.fixed(message)
+        if self.leaving:
+            return None
+        _, only = self._known_groups(message.address, message.routing_type, found)
+        if only is None or not self._only_there(only.here, only.path):
+            return None
+        return Way(only.outlet.queue, partial(self._change, only))
+
+    def _change(self, only: _Only, messages: Sequence[Message]) -> None:
+        """Make copies for the one queue that they are for of messages that are alike."""
+        group, here, key, path, outlet, queues, visited = only
+        self._turns[group] = len(here) + 1
+        self._count(key, path, len(messages))
+        owner = b"" if key[0] == path.peer else key[0]
+        change(messages, outlet.queue.address, outlet.numbering, queues, visited, owner=owner, topic=bool(group[1]))
 
     def from_home(self, message: Message) -> Sequence[Queue] | Spread:
         """Return where a message goes whose duplicate id was looked at: no other node has to do it again."""
@@ -335,10 +358,10 @@ class Spreading:
         self._count(key, path)
         return _Far(key, path.peer)
 
-    def _count(self, key: Key, path: Path) -> None:
+    def _count(self, key: Key, path: Path, messages: int = 1) -> None:
         version, sent = self._sent.get(key, (0, 0))
         known = path.record.version
-        self._sent[key] = (known, sent + 1 if version == known else 1)
+        self._sent[key] = (known, sent + messages if version == known else messages)
 
     @staticmethod
     def _local(queue: Queue, message: Message) -> Candidate:

@@ -35,6 +35,11 @@ class Numbering:
         self.count += 1
         return Number(self.life, self.count)
 
+    def take(self, count: int) -> int:
+        """Return the first of so many next numbers."""
+        self.count += count
+        return self.count - count + 1
+
 
 class Taken:
     """The last numbers taken in of one link, by life, the newest life last. What waits is of one or two lives."""

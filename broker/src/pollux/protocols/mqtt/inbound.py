@@ -166,67 +166,70 @@ class Inbound:
             for packet in packets:
                 self._park(packet)
             return
-        topics = self._topics
-        send = self._post.send
-        answers = self._answers
-        encoding = Encoding.MQTT
         now = self._mqtt_sessions.wall_ms()
-        origin = self._transport.peer.connection_id
-        user = self._user
-        last_topic: bytes | None = None
-        address = ""
-        in_flight = 0
-        index = 0
-        for packet in packets:
-            first, topic, packet_id, rest = packet
-            index += 1
-            if first & 0x105 or rest[0] or len(topic) == 2:
-                # QoS 2, retained, large, with properties, or by topic alias.
-                self._in_flight += in_flight
-                in_flight = 0
-                if not self._publish_special(packet, now):
-                    for later in packets[index:]:
-                        self._park(later)
-                    return
-                last_topic = None
-                continue
-            try:
-                if topic != last_topic:
-                    address = topics.get(topic) or self._check(topic)
-                    self._security.check(self._identity, Permission.send, address)
-                    if not self._post.writable(address):
-                        self._wait_for(address, packets[index - 1 :])
-                        break
-                    last_topic = topic
-                message = Message(
-                    encoding,
-                    address,
-                    FLAGS[first] + topic + rest,
-                    durable=packet_id != 0,
-                    timestamp=now,
-                    origin=origin,
-                    user=user,
-                )
-                send(message)
-            except PolluxError as error:
-                last_topic = None
-                if packet_id:
-                    in_flight += 1
-                if isinstance(error, DiskFullError) and not self._post.writable(address):
-                    self._wait_for(address, packets[index - 1 :])
-                    in_flight -= packet_id != 0
+        start = 0
+        while start < len(packets):
+            end = _end_of_run(packets, start)
+            if end > start:
+                if not self._publish_run(packets, start, end, now):
                     break
-                self._refuse(packet, error)
+                start = end
                 continue
-            if packet_id:
-                answers.append(_PUBACK | packet_id)
-                in_flight += 1
-        self._in_flight += in_flight
+            if not self._publish_special(packets[start], now):
+                for later in packets[start + 1 :]:
+                    self._park(later)
+                return
+            start += 1
         if self._v5 and self._in_flight > self._receive_maximum:
             raise ProtocolError(
                 ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
                 f"more than {self._receive_maximum} messages without an acknowledgement",
             )
+
+    def _publish_run(self, packets: list[PublishTuple], start: int, end: int, now: int) -> bool:
+        """Take PUBLISHes of one topic and QoS that have nothing special. False: it and what is behind was parked."""
+        topic, acknowledged = packets[start][1], packets[start][2] != 0
+        address, together = "", end - start > 1
+        while start < end:
+            try:
+                address = self._topics.get(topic) or self._check(topic)
+                self._security.check(self._identity, Permission.send, address)
+                if not self._post.writable(address):
+                    self._wait_for(address, packets[start:])
+                    return False
+                if together:
+                    together = False
+                    if self._post.send_alike([self._plain(packet, address, now) for packet in packets[start:end]]):
+                        if acknowledged:
+                            self._answers += [_PUBACK | packet[2] for packet in packets[start:end]]
+                            self._in_flight += end - start
+                        return True
+                while start < end:
+                    self._post.send(self._plain(packets[start], address, now))
+                    if acknowledged:
+                        self._answers.append(_PUBACK | packets[start][2])
+                        self._in_flight += 1
+                    start += 1
+            except PolluxError as error:
+                if isinstance(error, DiskFullError) and not self._post.writable(address):
+                    self._wait_for(address, packets[start:])
+                    return False
+                self._in_flight += acknowledged
+                self._refuse(packets[start], error)
+                start += 1
+        return True
+
+    def _plain(self, packet: PublishTuple, address: str, now: int) -> Message:
+        first, topic, packet_id, rest = packet
+        return Message(
+            Encoding.MQTT,
+            address,
+            FLAGS[first] + topic + rest,
+            durable=packet_id != 0,
+            timestamp=now,
+            origin=self._transport.peer.connection_id,
+            user=self._user,
+        )
 
     def publish_large(self, packet: PublishTuple, error: PolluxError | None) -> None:
         """Take a PUBLISH whose payload is in a file, or could not be written there. Raises ProtocolError."""
@@ -537,3 +540,14 @@ class Inbound:
             "reading_paused": self._reading.paused,
             "awaiting_pubrel": len(self._state.inbound),
         }
+
+
+def _end_of_run(packets: list[PublishTuple], start: int) -> int:
+    """Return where those end, from ``start`` on, that are of one topic and QoS 0 or 1 and have nothing special."""
+    _, topic, acknowledged, _ = packets[start]
+    for index in range(start, len(packets)):
+        first, another, packet_id, rest = packets[index]
+        # QoS 2, retained, large, with properties, or by topic alias.
+        if first & 0x105 or rest[0] or len(topic) == 2 or another != topic or (not packet_id) != (not acknowledged):
+            return index
+    return len(packets)
