@@ -306,6 +306,15 @@ def test_a_browser_is_shown_what_is_on_disk() -> None:
     assert taker.ids == list(range(1, 9))
 
 
+def test_a_queue_that_goes_is_emptied_bit_by_bit_past_what_was_removed() -> None:
+    """Breaks when a bit of which nothing is left is taken for the end: all the rest was given back in one go."""
+    bench = restored(10)
+    bench.queue.remove({5, 6, 7, 8})
+    bits = [bench.queue.shed_cold(2) for _ in range(5)]
+    assert bits == [[9, 10], [3, 4], [1, 2], [], []]
+    assert bench.queue.cold == 0
+
+
 def test_browsing_past_a_backlog_that_is_removed() -> None:
     bench = restored(6)
     bench.add(2)

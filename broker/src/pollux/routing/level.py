@@ -341,13 +341,16 @@ class Level:
         return removed
 
     def shed_cold(self, most: int) -> list[int]:
-        """Forget the last ``most`` cold messages, but for those being read; return their ids."""
-        start = max(len(self.cold) - most, self.cold_at)
-        ids = self.cold[start:]
-        del self.cold[start:]
-        removed = self.cold_removed.intersection(ids)
-        self.cold_removed -= removed
-        return [number for number in ids if number not in removed]
+        """Forget up to ``most`` cold messages from the end, but for those being read; ids, none: it is empty."""
+        ids: list[int] = []
+        while most > 0 and not ids and len(self.cold) > self.cold_at:
+            start = max(len(self.cold) - most, self.cold_at)
+            last = self.cold[start:]
+            del self.cold[start:]
+            removed = self.cold_removed.intersection(last)
+            self.cold_removed -= removed
+            ids = [number for number in last if number not in removed]
+        return ids
 
     @property
     def limit(self) -> int:
