@@ -306,6 +306,20 @@ def test_a_browser_is_shown_what_is_on_disk() -> None:
     assert taker.ids == list(range(1, 9))
 
 
+def test_a_browser_is_told_how_often_a_message_on_disk_failed() -> None:
+    """Breaks when what is shown from the disk counts as never delivered."""
+    bench = restored(3, counts={2: 4})
+    cursor = bench.queue.browse()
+    assert [each.delivery_count for each in cursor.feed(cursor.wanted(3), map(make_message, (1, 2, 3)))] == [0, 4, 0]
+    browser = bench.attach(browsing=True, credit=5)
+    [(_, wanted)] = bench.queue.looks(3)
+    bench.queue.show(browser, [make_message(number) for number in wanted])
+    assert [each.delivery_count for each in browser.references] == [0, 4, 0]
+    taker = bench.attach()
+    drain(bench, taker)
+    assert [each.delivery_count for each in taker.references] == [0, 4, 0], "it is counted on"
+
+
 def test_a_queue_that_goes_is_emptied_bit_by_bit_past_what_was_removed() -> None:
     """Breaks when a bit of which nothing is left is taken for the end: all the rest was given back in one go."""
     bench = restored(10)

@@ -60,6 +60,22 @@ def test_memory_that_is_held_is_of_what_is_in_memory() -> None:
     assert bench.queue.freeze(lambda it: it.message.id <= 7) == []
 
 
+def test_how_often_a_delivery_failed_is_still_known() -> None:
+    """Breaks when a message that was given back and went to the disk begins to count from zero: it fails for ever."""
+    bench = Bench()
+    bench.add(1)
+    bench.add(1, properties={"red": True})
+    bench.add(1)
+    consumer = bench.attach(selector="red")
+    bench.dispatch()
+    bench.queue.release(consumer.take(), failed=True)
+    bench.queue.remove_consumer(consumer)
+    assert len(bench.queue.freeze(lambda _: True)) == 3
+    consumer = bench.attach(credit=10)
+    read(bench, consumer)
+    assert {each.message.id: each.delivery_count for each in consumer.references} == {1: 0, 2: 1, 3: 0}
+
+
 def test_a_browser_keeps_its_place() -> None:
     """Positions may not change while somebody remembers them."""
     bench = Bench()

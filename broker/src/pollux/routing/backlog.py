@@ -275,6 +275,10 @@ class Backlog:
             ids = kept
         self.level(priority).restore(ids)
 
+    def failures(self, number: int) -> int:
+        """How often the delivery of a message that is only on disk failed."""
+        return self._cold_counts.get(number, 0)
+
     def hydrate(self, messages: Iterable[Message | None]) -> list[int]:
         """Bring in what :meth:`wanted` asked for. Displaced messages: :meth:`take_displaced`.
 
@@ -429,7 +433,7 @@ class Backlog:
         """
         hot = [entry[2].message.id for entry in nsmallest(limit, self._scheduled, key=lambda entry: entry[:2])]
         cold = nsmallest(limit, self._cold_scheduled)
-        return hot, [(number, due, self._cold_counts.get(number, 0)) for due, _, _, number in cold]
+        return hot, [(number, due, self.failures(number)) for due, _, _, number in cold]
 
     def remove(self, ids: Container[int]) -> tuple[list[MessageReference], list[int]]:
         """Take messages out by id (not those in delivery): references of hot ones and ids of cold ones.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pollux.message import Message
-    from pollux.routing.level import Level
+    from pollux.routing.backlog import Backlog
     from pollux.routing.reference import NamedQueue
     from pollux.routing.selector import Selector
 
@@ -31,13 +31,14 @@ class BrowseCursor:
     Nothing is locked and nothing is kept in memory for it. Messages in delivery and scheduled ones are not seen.
     """
 
-    def __init__(self, queue: NamedQueue, levels: Sequence[Level], selector: Selector | None) -> None:
+    def __init__(self, queue: NamedQueue, backlog: Backlog, selector: Selector | None) -> None:
         self._queue = queue
+        self._backlog = backlog
         self._selector = selector
         #: The levels still to be shown; the first is being shown.
-        self._levels = list(levels)
+        self._levels = list(backlog.levels)
         #: First positions that were not there at the start.
-        self._limits = [level.limit for level in levels]
+        self._limits = [level.limit for level in backlog.levels]
         self._position = 0
         #: (position, id) of what ``wanted`` asked for.
         self._asked: list[tuple[int, int]] = []
@@ -102,6 +103,7 @@ class BrowseCursor:
             if self._selector is None or self._selector.matches(message):
                 reference = MessageReference(message, self._queue)
                 reference.redelivered = True
+                reference.delivery_count = self._backlog.failures(number)
                 found.append(reference)
         if self._asked:
             self._position = max(self._position, self._asked[-1][0] + 1)

@@ -505,7 +505,7 @@ class Dispatcher:
         """Give a consumer that does not take a reference of its own."""
         copy = MessageReference(message, self._queue)
         copy.redelivered = original is None or original.redelivered
-        copy.delivery_count = original.delivery_count if original is not None else 0
+        copy.delivery_count = original.delivery_count if original is not None else self.backlog.failures(message.id)
         copy.consumer = attachment.consumer
         if not attachment.consumer.browsing:
             attachment.held[copy] = position

@@ -32,7 +32,8 @@ def freeze(backlog: Backlog, may: May, *, watched: bool) -> list[MessageReferenc
         if level.flight:
             continue
         found = _of_tail(level, may) if level.cold_count else _of_items(level, may, watched=watched)
-        level.restore([reference.message.id for reference in found])
+        failures = {each.message.id: each.delivery_count for each in found if each.delivery_count}
+        backlog.restore(level.priority, [each.message.id for each in found], failures)
         frozen += found
     for reference in frozen:
         backlog.take_out(reference)

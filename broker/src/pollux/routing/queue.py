@@ -458,7 +458,7 @@ class Queue:
 
     def browse(self, selector: Selector | None = None) -> BrowseCursor:
         """A cursor over what is here now, in order, that stays valid while the queue changes."""
-        return BrowseCursor(self, self._backlog.levels, selector)
+        return BrowseCursor(self, self._backlog, selector)
 
     def pause(self) -> None:
         """Stop handing out messages (they are still accepted) until :meth:`resume`."""
