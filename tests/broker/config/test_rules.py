@@ -453,6 +453,17 @@ def test_a_management_port_without_tls_is_warned_about_unless_it_is_loopback() -
     assert not warned("localhost")
 
 
+def test_a_port_at_which_anybody_can_say_who_he_is_is_warned_about_unless_it_is_loopback() -> None:
+    def warned(host: str) -> list[str]:
+        uri = f"tcp://{host}:1?proxyProtocolEnabled=true"
+        return [problem.message for problem in loads(document(acceptors(uri)), {}).warnings]
+
+    [message] = warned("0.0.0.0")  # noqa: S104  (nothing is bound)
+    assert message.endswith("(proxyProtocolEnabled): let the firewall admit only the proxy to port 1")
+    assert warned("10.0.0.7")
+    assert not warned("127.0.0.1")
+
+
 def test_no_security_setting_is_warned_about() -> None:
     text = document(quiet=False)
     assert "there is no security-setting: nobody may send or consume anywhere" in messages(text)

@@ -424,6 +424,12 @@ def acceptors_are_consistent(configuration: Configuration, report: Report) -> No
                     acceptor.line,
                     f"acceptor {acceptor.name!r}: {names[0]} ({smaller}) is larger than {names[1]} ({larger})",
                 )
+        if settings.proxy_protocol_enabled and not is_loopback(acceptor.host):
+            report.warning_at(
+                acceptor.line,
+                f"acceptor {acceptor.name!r} takes anybody's word for a client's address (proxyProtocolEnabled): let"
+                f" the firewall admit only the proxy to port {acceptor.port}",
+            )
         most = configuration.limits.max_frame_size
         if settings.max_frame_size > most and "AMQP" in settings.protocols:
             report.warning_at(
