@@ -65,9 +65,8 @@ class RunOptions(Struct, frozen=True):
 
 def run_broker(options: RunOptions) -> int:
     """Run a broker until it is stopped; returns the exit code (:mod:`pollux.process.exits`)."""
-    signal.pthread_sigmask(
-        signal.SIG_BLOCK, (signal.SIGHUP,)
-    )  # until somebody listens to it: it would end this process
+    # Until somebody listens to it: it would end this process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
     logs.configure(options.log_level or "INFO", json_lines=bool(options.log_json), life=options.life)
     try:
         configuration, users = _load(options)
