@@ -92,7 +92,8 @@ class Office:
         self.trail: Trail | None = None
         self.post: PostOffice
         self.storage: Storage
-        self._files = files
+        #: Its disk, from the next start on.
+        self.store_files = files
 
     def settings(self, match: str, **values: object) -> None:
         """Give an address-setting; before ``open``."""
@@ -109,7 +110,7 @@ class Office:
         settings = StoreSettings.from_configuration(self.configuration, b"n" * 16)
         settings = replace(settings, **self._directories, max_disk_usage=-1)  # a test may give another configuration
         loop = asyncio.get_running_loop()
-        self.storage = await Storage.open(settings, loop=loop, on_failure=self.failures.append, files=self._files)
+        self.storage = await Storage.open(settings, loop=loop, on_failure=self.failures.append, files=self.store_files)
         return self.attach(await self.storage.recover())
 
     def attach(self, recovered: Recovered) -> PostOffice:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.config.model import Configuration
-    from pollux.store.files import FileOperations
 
 #: Parameters of the acceptor: destinations as the tests write them.
 PREFIXES = {"anycastPrefix": "/queue/", "multicastPrefix": "/topic/"}
@@ -35,15 +34,8 @@ class Served(Protocol):
 class Broker(base.Broker):
     """A broker with STOMP clients."""
 
-    def __init__(
-        self,
-        directory: Path,
-        configuration: Configuration | None = None,
-        *,
-        files: FileOperations | None = None,
-        **parameters: str,
-    ) -> None:
-        super().__init__(directory, configuration, files=files, parameters=PREFIXES | parameters)
+    def __init__(self, directory: Path, configuration: Configuration | None = None, **parameters: str) -> None:
+        super().__init__(directory, configuration, parameters=PREFIXES | parameters)
 
     def client(self, **peer: Any) -> Client:
         """A client that has not connected."""

@@ -430,7 +430,8 @@ async def test_a_large_message_without_its_file_is_set_aside_and_the_consumer_go
 async def test_a_large_message_that_the_disk_does_not_give_now_is_given_later(tmp_path: Path) -> None:
     """Each try was a delivery that failed: ten of them take milliseconds, and made it a dead letter."""
     disk = FaultyFiles()
-    broker = Broker(tmp_path, files=disk)
+    broker = Broker(tmp_path)
+    broker.store_files = disk
     await broker.start()
     client = await broker.connected()
     client.send(b"SEND\ndestination:/queue/a\npersistent:true\ncontent-length:300000\n\n" + b"x" * 300_000 + b"\0")

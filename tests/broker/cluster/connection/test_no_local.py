@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import until
+from broker.cluster.connection.known import distance, quiet
+from broker.cluster.connection.nodes import MULTICAST, mesh
 from broker.cluster.connection.test_homes import address_of, cluster
-from broker.cluster.connection.test_spreading import MULTICAST, mesh, quiet
-from broker.cluster.connection.test_topologies import distance
 from broker.engine.conftest import message
 from pollux.config.addressing import Divert
 from pollux.routing.spec import QueueSpec
