@@ -17,8 +17,9 @@ import sys
 import time
 from pathlib import Path
 
+TESTS = Path(__file__).parent
 # As pytest has them: a failure of a test is repeated here.
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "broker")]
+sys.path[:0] = [str(TESTS.parent), str(TESTS), str(TESTS / "broker")]
 
 from store.power_cuts import again, chain, cut, kept  # type: ignore[import-not-found]  # noqa: E402
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,11 @@ def test_the_harness_is_below_those_who_use_it(directory: str) -> None:
     assert files
     found = {(str(each.relative_to(ROOT)), name) for each in files for name in imported(each) & foreign}
     assert found == set()
+
+
+def test_what_make_crash_runs_finds_its_modules(tmp_path: Path) -> None:
+    """It is a program, not a test: nobody but pytest puts the tree's root where modules are looked for."""
+    program = ROOT / "tests" / "crash.py"
+    command = [sys.executable, str(program), "--help"]
+    result = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
+    assert "--again" in result.stdout, result.stderr
