@@ -172,7 +172,8 @@ async def recorded(
     draw = random.Random(seed)  # noqa: S311
     for _number in range(draw.choice((1, 1, 2, 3))):
         disk.power_on()
-        ends = disk.calls + int(draw.expovariate(1 / 150)) + 1
+        # Many of them while a life begins, which needs few calls.
+        ends = disk.calls + int(draw.expovariate(1 / draw.choice((20, 150)))) + 1
         fault = draw.random()
         if fault < 0.5:
             disk.cut_at = ends

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
 import shutil
@@ -11,12 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.store import contents, files_below, message_of, opened, segments, settings_in, stable
+from harness.store import FaultyFiles, contents, files_below, message_of, opened, segments, settings_in, stable
 from pollux.errors import StoreError
+from pollux.store.storage import Storage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pollux.store.settings import StoreSettings
-    from pollux.store.storage import Storage
     from pollux.store.verify import Report
 
 SMALL = {"journal_file_size": 8 << 10, "page_size_bytes": 4 << 10, "journal_min_files": 1}
@@ -449,3 +453,50 @@ async def test_a_store_of_0_1_0_is_read_without_false_damage(tmp_path: Path) -> 
     async with opened(settings) as one:
         assert await read(one.storage, "paged") == told["paged"], "the messages tell whose they are"
         assert [damage.file for damage in one.recovered.damage] == [name]
+
+
+class FailingBindings(FaultyFiles):
+    """The file of bindings takes its snapshot and one change (``changes``), or nothing."""
+
+    def __init__(self, error: int, *, changes: bool) -> None:
+        super().__init__()
+        self._error = error
+        self._changes = changes
+
+    def write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
+        bindings = Path(f"/proc/self/fd/{fd}").readlink().name.startswith("bindings")
+        if bindings and not (self._changes and (sync or not offset)):
+            raise OSError(self._error, os.strerror(self._error))
+        return super().write(fd, data, offset, sync=sync)
+
+
+async def fails_to_begin(settings: StoreSettings, files: FaultyFiles, guard: Callable[[], bool] | None = None) -> None:
+    """A life that ends before its journal has anything."""
+    storage = await Storage.open(
+        settings, loop=asyncio.get_running_loop(), on_failure=lambda _: None, files=files, guard=guard
+    )
+    with pytest.raises((StoreError, OSError)):
+        await storage.recover()
+    await storage.close()
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("earlier", [0, 1])
+async def test_the_first_segment_of_a_life_that_wrote_nothing_is_not_missing(
+    tmp_path: Path, earlier: int, *, full: bool
+) -> None:
+    """The bindings say where its journal begins. ``full``: another one finds no room for its own, and gives up."""
+    settings = settings_in(tmp_path, **SMALL, copies_elsewhere=True)
+    held: dict[int, list[int]] = {}
+    for _ in range(earlier):
+        async with opened(settings, crash=True) as one:
+            held = {1: await send(one.storage, 5)}
+    await fails_to_begin(settings, FailingBindings(errno.EIO, changes=True))
+    if full:
+        wanted = iter((True,))
+        await fails_to_begin(settings, FailingBindings(errno.ENOSPC, changes=False), lambda: next(wanted, False))
+    assert report_on(settings).sound
+    async with opened(settings) as last:
+        assert last.recovered.damage == []
+        assert contents(last.recovered) == held
+    assert report_on(settings).sound

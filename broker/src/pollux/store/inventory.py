@@ -43,13 +43,19 @@ def begun(epoch: int, sequence: int) -> bytes:
     return msgspec.msgpack.encode((epoch, sequence))
 
 
-def reach(found: Reading, bindings: Mapping[tuple[str, str], bytes]) -> int:
+def named(found: Reading, bindings: Mapping[tuple[str, str], bytes]) -> int:
     """The last segment that the one before it, the checkpoint or the bindings say is there; 0: nothing says it."""
     told = found.state.reach
     if value := bindings.get(INVENTORY):
         epoch, sequence = msgspec.msgpack.decode(value, type=tuple[int, int])
         if not found.starts or found.starts[-1].epoch <= epoch:
             told = max(told, sequence)
+    return told
+
+
+def reach(found: Reading, bindings: Mapping[tuple[str, str], bytes]) -> int:
+    """The last segment that is there, or should be, and that something was written to; 0: nothing says so."""
+    told = named(found, bindings)
     # What was made ahead and never written to is there too.
     empty = {one.sequence for one in found.journal.empty if one.header is not None}
     while told in empty:

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import os
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pollux.errors import StoreError
@@ -79,6 +78,8 @@ class Opening:
         self._journal: Journal[recovery.SegmentFile] = Journal()
         #: Files of the journal that are of no use as they are.
         self._unreadable: list[Path] = []
+        #: The last segment of which something says that it is there.
+        self._named = 0
         #: The sequence of this life's first segment.
         self.first_sequence = 1
         #: Whether segments are missing that somebody may put back.
@@ -183,12 +184,17 @@ class Opening:
 
         Raises StoreError for a journal without which a life should not begin, unless ``allowed``.
         """
-        check = partial(inventory.check, journal, copies=self._settings.copies_elsewhere)
+
+        def check(values: dict[tuple[str, str], bytes]) -> None:
+            self._named = inventory.named(journal, values)
+            if not allowed:
+                inventory.check(journal, values, copies=self._settings.copies_elsewhere)
+
         expected = bool(journal.starts) or journal.checkpoint is not None
         waited = False
         while True:
             try:
-                found = self._bindings.load(self._settings.node_id, expected=expected, check=None if allowed else check)
+                found = self._bindings.load(self._settings.node_id, expected=expected, check=check)
             except OSError as error:
                 if error.errno not in NO_ROOM or not self._wanted():
                     raise
@@ -207,7 +213,8 @@ class Opening:
         """Give up, on a full disk, what was set aside for that, and what nobody will write to."""
         self._room.reserve.release()
         for segment in self._journal.empty:
-            self._files.unlink(segment.path)
+            if segment.sequence > self._named:  # else it would be missing, should this life end here
+                self._files.unlink(segment.path)
 
     # -- putting on record
 

@@ -94,7 +94,7 @@ class SegmentPool:
         self._salt = salt
         self._node_id = node_id
         self._epoch = epoch
-        self._sequence = first_sequence
+        self._first = self._sequence = first_sequence
         self._created = created
         self._on_room = on_room
         self._on_error = on_error
@@ -163,7 +163,7 @@ class SegmentPool:
             return bool(self._ready)
 
     def close(self) -> list[Segment]:
-        """Stop; returns the prepared segments that were not used (their files are deleted)."""
+        """Stop; returns the prepared segments that were not used (their files are deleted, but for the first one)."""
         with self._condition:
             self._closing = True
             self._condition.notify_all()
@@ -174,6 +174,8 @@ class SegmentPool:
             # Nothing is in it; a file that stays is removed by whoever opens the journal next.
             with suppress(OSError):
                 self._files.close(segment.fd)
+            if segment.sequence == self._first:
+                continue  # the bindings may say already that the journal begins with it: missing, it would be damage
             with suppress(OSError):
                 self._files.unlink(segment.path)
         return left
