@@ -81,6 +81,13 @@ class _File:
             self.data.extend(bytes(self.size - len(self.data)))
         del self.data[self.size :]
 
+    def lose(self) -> bytes:
+        """Lose the data of what is not durable, as a failed sync does; return what there is now."""
+        self._settled = None
+        self.pending.clear()
+        del self.data[self.size :]
+        return bytes(self.data).ljust(self.size, b"\0")
+
     def left(self, draw: Random, keep: float) -> bytes:
         """Draw what a power cut leaves: a sector's newest content with probability ``keep``, or an older one.
 
@@ -143,6 +150,8 @@ class Account:
                 self.files[event.file].sync(first, last)
             case "sync":
                 self.files[event.file].sync()
+            case "lost":
+                self.files[event.file].lose()
             case "file":
                 self.files[event.file] = _File(event.data)
             case "directory":

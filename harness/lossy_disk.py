@@ -5,7 +5,7 @@ process sees. Beside them an account says what a power cut leaves. It is as bad 
 
 * Data: each sector of a file has the content it had at its last sync, or that of any write since; each by itself.
   A write with ``sync`` (RWF_DSYNC) makes the sectors it touches durable and says nothing of others. fdatasync and fsync
-  make all of the file's data and its size durable.
+  make all of the file's data and its size durable. One that fails loses what is not, and nobody is told again.
 * Size: that of the last sync, or any since. What lies between data that was not kept is zeros.
 * Entries: a creation, rename or deletion is there as a whole or not at all, each by itself, until its directory (a
   rename from one to another: both) is synced. Syncing a file does not make its name durable.
@@ -232,10 +232,34 @@ class LossyDisk:
     def fsync(self, fd: int) -> None:
         """All of the file's data, and its size, are durable; its name is not."""
         with self._lock:
-            self._call()
+            try:
+                self._call()
+            except PowerCutError:
+                raise
+            except OSError:
+                self._lose(self._open[fd])
+                raise
             if self._syncs:
                 self._inner.fsync(fd)
             self._record(Event("sync", self._open[fd]))
+
+    def _lose(self, inode: int) -> None:
+        """Have a file be what is durable of it: the kernel calls what a sync could not write clean, and forgets it."""
+        left = self.account.files[inode].lose()
+        self.events.append(Event("lost", inode))
+        if (path := self._path(inode)) is not None:
+            fd = self._inner.open(path, os.O_WRONLY)
+            self._inner.write(fd, left, 0, sync=False)
+            self._inner.close(fd)
+
+    def _path(self, inode: int, directory: int = ROOT) -> Path | None:
+        """Return where a file is; None: it has no name any more."""
+        for name, one in self._names[directory].items():
+            if one == inode:
+                return self.root / name
+            if one in self._names and (below := self._path(inode, one)) is not None:
+                return self.root / name / below.relative_to(self.root)
+        return None
 
     def close(self, fd: int) -> None:
         """``os.close``, also without power: the process has to let go of it."""

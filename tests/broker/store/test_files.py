@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,3 +60,23 @@ def test_a_file_system_that_tells_no_size_is_used(file: int, monkeypatch: pytest
     monkeypatch.setattr(os, "fstatvfs", lambda _fd: os.statvfs_result((*room[:2], 0, 0, 0, *room[5:])))
     FileOperations().fill(file, SIZE)
     assert os.fstat(file).st_size == SIZE
+
+
+@pytest.mark.parametrize("how", ["write", "fdatasync", "fsync"])
+def test_what_a_failed_sync_did_not_write_is_not_shown_to_the_next(
+    file: int, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The kernel calls it clean: a next life would build on it, and its own sync would say that it is on the disk."""
+    forgotten: list[tuple[int, ...]] = []
+
+    def fails(*_: Any) -> int:
+        assert not forgotten
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "pwritev" if how == "write" else how, fails)
+    monkeypatch.setattr(os, "posix_fadvise", lambda *values: forgotten.append(values))
+    files = FileOperations()
+    sync = partial(files.write, file, b"record", 0, sync=True) if how == "write" else partial(getattr(files, how), file)
+    with pytest.raises(OSError, match="Input/output"):
+        sync()
+    assert forgotten == [(file, 0, 0, os.POSIX_FADV_DONTNEED)]

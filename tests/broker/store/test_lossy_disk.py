@@ -160,3 +160,19 @@ def test_a_state_file_is_replaced_whole_or_stays(disk: LossyDisk, files: Files |
     replace_file(files or disk, path, b"new")
     assert path.read_bytes() == b"new"
     assert [entry.name for entry in disk.root.iterdir()] == ["a"]
+
+
+def test_a_failed_sync_loses_what_was_not_synced(disk: LossyDisk) -> None:
+    """Nobody sees it any more, and a sync that succeeds says nothing of it."""
+    below = disk.root / "below"
+    disk.make_directory(below)
+    fd = made(disk, "below/a", SECTOR)
+    disk.sync_directory(below)
+    disk.write(fd, b"x" * 2 * SECTOR, 0, sync=False)
+    disk.failing_calls = range(disk.calls + 1, disk.calls + 2)
+    with pytest.raises(OSError, match="Input/output"):
+        disk.fdatasync(fd)
+    assert disk.read(fd, 3 * SECTOR, 0) == bytes(2 * SECTOR)
+    disk.write(fd, b"y", SECTOR, sync=False)
+    disk.fdatasync(fd)
+    assert outcomes(disk, "below/a") == {bytes(SECTOR) + b"y" + bytes(SECTOR - 1)}

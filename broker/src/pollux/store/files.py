@@ -42,6 +42,7 @@ class FileOperations:
                 return os.pwritev(fd, (data,), offset, os.RWF_DSYNC)
             except OSError as error:
                 if error.errno != errno.EOPNOTSUPP:
+                    _forget(fd)
                     raise
                 self._dsync = False
         written = os.pwrite(fd, data, offset)
@@ -51,11 +52,19 @@ class FileOperations:
 
     def fdatasync(self, fd: int) -> None:
         """Put a file's data on stable storage."""
-        os.fdatasync(fd)
+        try:
+            os.fdatasync(fd)
+        except OSError:
+            _forget(fd)
+            raise
 
     def fsync(self, fd: int) -> None:
         """Put a file's data and metadata on stable storage."""
-        os.fsync(fd)
+        try:
+            os.fsync(fd)
+        except OSError:
+            _forget(fd)
+            raise
 
     def sync_directory(self, path: Path) -> None:
         """Make creations, renames and deletions in a directory durable."""
@@ -158,6 +167,16 @@ class FileOperations:
         """(total, free for us) bytes of the file system ``path`` is on."""
         stat = os.statvfs(path)
         return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+
+
+def _forget(fd: int) -> None:
+    """Have a file be read from the disk again: a sync of it failed.
+
+    The kernel tells once of what it could not write, calls it clean and goes on showing it. Whoever starts next would
+    build on it, and be told by a sync of its own that it is on stable storage.
+    """
+    with suppress(OSError):
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 #: The files of the disk, for whoever is told of no others.
