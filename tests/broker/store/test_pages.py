@@ -11,7 +11,7 @@ import pytest
 from harness.store import FaultyFiles, files_below, message_of, opened, settings_in, stable, until
 from pollux.errors import DiskFullError
 from pollux.formats import records
-from pollux.formats.segments import frame
+from pollux.formats.segments import FRAME_SIZE, frame
 
 if TYPE_CHECKING:
     from pollux.store.address_pages import AddressPages
@@ -291,6 +291,25 @@ async def test_full_disk_refuses_paging_too(tmp_path: Path) -> None:
         await until(lambda: one.storage.full)
         with pytest.raises(DiskFullError):
             one.storage.pages.address("a").append(message_of(one.storage, address="a"), [1])
+
+
+async def test_what_is_damaged_in_both_of_two_writes_of_a_page_is_no_torn_write(tmp_path: Path) -> None:
+    """The first one ended where its beginning says: something was written behind it, so that it was confirmed."""
+    settings = settings_in(tmp_path)
+    async with opened(settings, crash=True) as one:
+        pages = one.storage.pages.address("a")
+        ends = []
+        for _ in range(2):
+            pages.append(message_of(one.storage, b"x" * 100, address="a"), [1])
+            await stable(one.storage)
+            ends.append(pages.size)
+    (path,) = files_below(tmp_path, "*.page")
+    data = bytearray(path.read_bytes())
+    for place in (ends[0] - 1, ends[0] + FRAME_SIZE, ends[1] - 1):  # a message, the kind of a BATCH, a message
+        data[place] ^= 1
+    path.write_bytes(data)
+    async with opened(settings) as two:
+        assert [damage.kind for damage in two.recovered.damage] == ["corrupt"]
 
 
 async def test_without_persistence_pages_work_and_vanish(tmp_path: Path) -> None:

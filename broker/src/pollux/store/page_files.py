@@ -357,11 +357,12 @@ class _PageReader:
     def _scan(self, page: Page, data: bytes, gone: dict[int, set[int]]) -> None:
         """Count the messages in ``data``."""
         view = memoryview(data)
-        position = HEADER_SIZE
-        last_write = HEADER_SIZE
+        position = last_write = last_end = HEADER_SIZE
         for entry in scan(data, page.salt):
             if isinstance(entry, DamagedRange):
                 torn = entry.tail and not page.whole and entry.start >= last_write and not entry.several
+                # Behind the end of a write something is only when that was stable.
+                torn = torn and not entry.start < last_end < entry.end
                 torn = torn and not (page.length and _was_ended(data, entry.start))
                 kind = "torn-tail" if torn else "corrupt"
                 length = entry.end - entry.start
@@ -372,6 +373,7 @@ class _PageReader:
             record = view[entry[0] : position]
             if record[FRAME_SIZE] == RecordType.BATCH:
                 last_write = entry[0]
+                last_end = position + records.BATCH.unpack_from(record, FRAME_SIZE)[2]
             elif record[FRAME_SIZE] == RecordType.MESSAGE:
                 page.size = max(page.size, position)
             if counts(record, page):
