@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 from collections import Counter
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -14,18 +16,18 @@ from hypothesis import strategies as st
 
 from harness.disk_account import materialise
 from harness.lossy_disk import LossyDisk
-from harness.store import NODE, opened, settings_in, stable
+from harness.store import NODE, FaultyFiles, opened, settings_in, stable
 from pollux.errors import StoreError
 from pollux.formats import records
 from pollux.formats.records import RecordType
 from pollux.formats.segments import FRAME_SIZE, HEADER_SIZE, DamagedRange, frame
 from pollux.formats.segments import records as scan
+from pollux.store import bindings
 from pollux.store.bindings import Bindings, newest_file, read_bindings, read_newest
 from pollux.store.files import FileOperations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pollux.store.recovered import Damage
 
@@ -68,6 +70,38 @@ async def test_the_file_replaces_itself_when_changes_outweigh_what_is_alive(tmp_
         assert two.recovered.bindings == {
             ("retained", f"topic{number % 3}"): number.to_bytes(2, "big") * 5000 for number in (1197, 1198, 1199)
         }
+
+
+@pytest.mark.parametrize("call", ["open", "fsync", "rename", "sync_directory", "unlink"])
+async def test_a_replacement_that_finds_no_room_at_first_is_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr(bindings, "_WASTE_FLOOR", 1000)
+    settings, files = settings_in(tmp_path), FaultyFiles()
+    async with opened(settings, crash=True, files=files) as one:
+        first = newest_file(settings.bindings_directory)
+        done = getattr(files, call)
+        refused: list[object] = []
+
+        def finds_room_at_last(*values: Any) -> Any:
+            place = Path(f"/proc/self/fd/{values[0]}").readlink() if call == "fsync" else values[0]
+            if "bindings" in str(place) and len(refused) < 3:
+                refused.append(place)
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return done(*values)
+
+        monkeypatch.setattr(files, call, finds_room_at_last)
+        for number in range(40):
+            one.storage.put("k", "key", bytes([number]) * 100)
+            await stable(one.storage)
+            # Each of them, in the right file: a descriptor that was let go of twice is another file's by then.
+            values, _, _ = read_newest(settings.bindings_directory, NODE, expected=True)
+            assert values["k", "key"] == bytes([number]) * 100
+        assert len(refused) == 3
+        assert newest_file(settings.bindings_directory) != first
+        assert one.failures == []
+    async with opened(settings) as two:
+        assert two.recovered.damage == []
 
 
 @hypothesis_settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

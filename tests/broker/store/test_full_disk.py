@@ -198,6 +198,28 @@ async def test_a_sync_that_failed_is_not_repeated(tmp_path: Path, error: int) ->
         await until(lambda: one.failures)
 
 
+async def test_a_name_that_finds_no_room_at_first_is_synced_later(tmp_path: Path) -> None:
+    """All of a large message's end is done again, and the file must still be open for that."""
+
+    class NoRoomForNames(FaultyFiles):
+        refused = 0
+
+        def sync_directory(self, path: Path) -> None:
+            if path.name == "large" and self.refused < 2:
+                self.refused += 1
+                raise OSError(errno.ENOSPC, "No space left on device")
+            super().sync_directory(path)
+
+    settings, files = settings_in(tmp_path), NoRoomForNames()
+    async with opened(settings, crash=True, files=files) as one:
+        writer = one.storage.large.create()
+        writer.write(b"x" * 5000)
+        one.storage.append_message(message_of(one.storage, large=writer.finish()), [1])
+        await stable(one.storage)
+        assert files.refused == 2
+        assert one.failures == []
+
+
 async def test_room_for_one_is_not_room_for_another(tmp_path: Path) -> None:
     changes: list[DiskUsage] = []
     watch = DiskWatch(settings_in(tmp_path), FaultyFiles(), asyncio.get_running_loop(), changes.append)

@@ -348,12 +348,14 @@ class Bindings:
             self._files.close(fd)
             self._files.unlink(unfinished)
             raise
-        if self._fd >= 0:
-            self._files.close(self._fd)
-            if self._path is not None:
-                self._files.unlink(self._path)
+        before, old = self._fd, self._path
+        # First: whoever finds no room for what comes now begins anew, and must not let go of a file twice.
         self._fd, self._path, self._position, self._size = fd, path, len(content), size
         self._writes = 1
+        if before >= 0:
+            self._files.close(before)
+            if old is not None:
+                self._files.unlink(old)
 
     def close(self) -> None:
         """Let go of the file."""

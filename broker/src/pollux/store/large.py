@@ -239,9 +239,9 @@ class LargeWriter:
             if self._lost is not None:
                 words = f"{self._lost.strerror or self._lost} (errno {self._lost.errno})"
                 raise StoreError(f"{self._path}: {words} at its sync; restart once the disk is sound")
-            self._close()
-        if sync:
-            self._owner.files.sync_directory(self._path.parent)
+            if sync:
+                self._owner.files.sync_directory(self._path.parent)
+            self._close()  # last: whoever finds no room does all of it again
 
     def _remove(self) -> None:
         with self._lock:
