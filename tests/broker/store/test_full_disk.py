@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -217,6 +218,42 @@ async def test_a_name_that_finds_no_room_at_first_is_synced_later(tmp_path: Path
         one.storage.append_message(message_of(one.storage, large=writer.finish()), [1])
         await stable(one.storage)
         assert files.refused == 2
+        assert one.failures == []
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+async def test_without_persistence_pages_find_no_room_at_first(tmp_path: Path, error: int) -> None:
+    """What was written before in the same turn is not written twice, which would cut off what comes later."""
+
+    class FailsOnce(FaultyFiles):
+        page: str | None = None
+
+        def write(self, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> int:
+            if self.page is not None and self.page in str(Path(f"/proc/self/fd/{fd}").readlink()):
+                self.page = None
+                raise OSError(error, os.strerror(error))
+            return super().write(fd, data, offset, sync=sync)
+
+    files = FailsOnce()
+    async with opened(settings_in(tmp_path, persistence_enabled=False), files=files) as one:
+        both = [one.storage.pages.address(address) for address in ("a", "b")]
+        sent: list[list[int]] = [[], []]
+        for number in range(4):
+            for pages, ids in zip(both, sent, strict=True):
+                message = message_of(one.storage, address=pages.address)
+                pages.append(message, [1])
+                ids.append(message.id)
+            if number == 2:
+                files.page = f"/{both[1].number}/"
+                if error == errno.EIO:
+                    with pytest.raises(StoreError, match="Input/output"):
+                        await stable(one.storage)
+                    assert one.failures
+                    return
+            await stable(one.storage)
+        found = [[one.message.id for page in list(each.pages) for one in await each.read(page)] for each in both]
+        assert found == sent
+        assert not one.storage.full
         assert one.failures == []
 
 

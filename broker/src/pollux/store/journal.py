@@ -92,6 +92,9 @@ class Journal:
         self.scheduled = False
         self.failure: StoreError | None = None
         self._before: list[Callable[[], None]] = []
+        #: Without a writer: what found no room yet, and what comes after it.
+        self._behind: list[Callable[[], None]] = []
+        self._short = False
         #: The number of the open chunk.
         self.token = 1
         self._callbacks: deque[tuple[int, StableCallback]] = deque()
@@ -172,13 +175,9 @@ class Journal:
     def hand_over(self) -> None:
         """Hand over what was appended now (a turn that appends very much calls this in between)."""
         if self._pool is None:
-            self._ahead.skipped(self.token)
+            self._behind += self._before
             self.token += 1
-            for operation in self._before:
-                operation()
-            if not self._completing:
-                self._completing = True
-                self._loop.call_soon(self._complete)
+            self._carry_out()
         elif self.failure is None:
             self._chunks.put(
                 Chunk(self.token, self.parts, self.records, self.size, self._before, sync=self.sync and self._datasync)
@@ -200,8 +199,32 @@ class Journal:
 
     def _hand_over(self) -> None:
         self.scheduled = False
-        if self.parts or self._before:
+        if self.parts or self._before or self._behind:
             self.hand_over()
+
+    def _carry_out(self) -> None:
+        """Do here what a writer would do before it writes, where there is none: each once, later where no room is."""
+        try:
+            while self._behind:
+                self._behind[0]()
+                del self._behind[0]
+        except (OSError, StoreError) as error:
+            if isinstance(error, StoreError) or error.errno not in NO_ROOM:
+                self.fail(self._describe(error))
+                return
+            self._short = True
+            self._on_no_room(f"{error.filename or 'files that do not outlive this process'}: {error.strerror}")
+            if not self.scheduled:
+                self.scheduled = True
+                self._loop.call_later(RETRY_SECONDS, self._hand_over)
+            return
+        if self._short:
+            self._short = False
+            self._on_no_room(None)
+        self._ahead.skipped(self.token - 1)
+        if not self._completing:
+            self._completing = True
+            self._loop.call_soon(self._complete)
 
     def when_stable(self, callback: StableCallback) -> None:
         """Call ``callback`` in the loop when everything appended so far is stable, or with the error."""

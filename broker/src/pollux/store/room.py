@@ -81,8 +81,8 @@ class Room:
         if reason is not None:
             self._shortages += 1
             self.watch.no_room(finder, reason)
-        elif finder is Finder.BINDINGS:
-            self.watch.no_room(finder, None)  # before there is a pool, and a reserve
+        elif finder is Finder.BINDINGS or self.pool is None:
+            self.watch.no_room(finder, None)  # before there is a pool, and a reserve, or without both
         elif self._regaining is None and not self._closed:
             self._regaining = self._loop.create_task(self._regain())
 
