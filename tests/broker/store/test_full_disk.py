@@ -223,7 +223,7 @@ async def test_a_name_that_finds_no_room_at_first_is_synced_later(tmp_path: Path
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 async def test_without_persistence_pages_find_no_room_at_first(tmp_path: Path, error: int) -> None:
-    """What was written before in the same turn is not written twice, which would cut off what comes later."""
+    """Nothing of a turn is written twice: that would cut off what comes later."""
 
     class FailsOnce(FaultyFiles):
         page: str | None = None
