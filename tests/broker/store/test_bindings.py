@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from harness.disk_account import materialise
+from harness.disk_account import Account, materialise
 from harness.lossy_disk import LossyDisk
 from harness.store import NODE, FaultyFiles, opened, settings_in, stable
 from pollux.errors import StoreError
@@ -287,3 +287,64 @@ def test_what_is_deleted_does_not_come_back_with_a_file_that_was_set_aside(tmp_p
         materialise(disk.account.left(random.Random(seed)), left)  # noqa: S311  (a reproducible test, no secret)
         assert ("queue", "a") not in read_newest(left, NODE, expected=True)[0]
         shutil.rmtree(left)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_file_that_was_left_over_brings_nothing_back(tmp_path: Path, *, torn: bool) -> None:
+    """A deletion that a power cut undid is nobody who puts a file back, wherever the next start ends."""
+    root, left = tmp_path / "disk", tmp_path / "left"
+    root.mkdir()
+    first = Bindings(root, FileOperations(), node_id=NODE, epoch=1, salt=9)
+    first.load(NODE)
+    first.write([first.put("queue", "a", b"1")])
+    first.close()
+    before = newest_file(root)
+    assert before is not None
+    stale = before.read_bytes()
+    second = Bindings(root, FileOperations(), node_id=NODE, epoch=2, salt=8)
+    second.load(NODE)
+    second.write([second.put("queue", "a", None)])
+    end = second._position
+    second.write([second.put("queue", "b", b"2")])
+    second.close()
+    path = newest_file(root)
+    assert path is not None
+    data = bytearray(path.read_bytes())
+    if torn:
+        data[second._position + 13 :] = bytes(len(data) - second._position - 13)
+    else:
+        data[end + 30] ^= 1
+    path.write_bytes(data)
+    before.write_bytes(stale)
+    disk = LossyDisk(root)
+    third = Bindings(root, disk, node_id=NODE, epoch=3, salt=7)
+    assert ("queue", "a") not in third.load(NODE)[0]
+    third.close()
+    assert bool(list(root.glob("*.damaged"))) != torn
+    for position in range(disk.adopted, len(disk.events) + 1):
+        account = Account()
+        for event in disk.events[:position]:
+            account.apply(event)
+        for seed in range(20):
+            left.mkdir()
+            materialise(account.left(random.Random(seed)), left)  # noqa: S311
+            assert ("queue", "a") not in read_newest(left, NODE, expected=True)[0], position
+            shutil.rmtree(left)
+
+
+def test_a_map_that_lacks_something_does_so_until_it_is_put_back(tmp_path: Path) -> None:
+    """However many lives there are before that."""
+    first = Bindings(tmp_path, FileOperations(), node_id=NODE, epoch=1, salt=9)
+    first.load(NODE)
+    first.write([first.put("queue", "a", b"1")])
+    first.close()
+    path = newest_file(tmp_path)
+    assert path is not None
+    good = path.read_bytes()
+    path.unlink()
+    for epoch in (2, 3):
+        later = Bindings(tmp_path, FileOperations(), node_id=NODE, epoch=epoch, salt=epoch)
+        assert later.load(NODE, expected=True)[0] == {}
+        later.close()
+    path.write_bytes(good)
+    assert read_newest(tmp_path, NODE, expected=True)[0] == {("queue", "a"): b"1"}

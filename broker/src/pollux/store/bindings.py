@@ -27,7 +27,7 @@ from pollux.formats.segments import (
 )
 from pollux.formats.segments import records as scan
 from pollux.store.files import DISK, read_all, write_all
-from pollux.store.recovered import Damage
+from pollux.store.recovered import NORMAL_DAMAGE, Damage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -263,14 +263,12 @@ class Bindings:
             check(values)
         if epoch >= self._epoch:
             raise FormatError(f"{self._directory}: written in epoch {epoch}, this life's epoch is {self._epoch}")
-        if damage:
-            values[INCOMPLETE] = b""
         for (kind, key), value in values.items():
             self._keep((kind, key), frame(records.put(kind, key, value), self._salt))
         values.pop(INCOMPLETE, None)
         self._snapshot(b"".join(self._live.values()))
         self._file_bytes = self._live_bytes
-        damaged = {found.file for found in damage}
+        damaged = {found.file for found in damage if found.kind not in NORMAL_DAMAGE}
         for other in [self._directory / entry.name for entry in self._files.entries(self._directory)]:
             unfinished = other.name.startswith("bindings-") and other.suffix == ".tmp"
             if other != self._path and (unfinished or BINDINGS_NAME.fullmatch(other.name)):
@@ -279,9 +277,12 @@ class Bindings:
                     self._files.rename(other, other.with_suffix(".damaged"))
                 else:
                     self._files.unlink(other)
-        if INCOMPLETE in self._live:
-            # Else a power cut puts an earlier file back, and what is deleted from now on comes back with it.
+        if damaged:
+            # Only now: an earlier file that was left over, or that a power cut puts back, would bring back with it what
+            # was deleted since.
             self._files.sync_directory(self._directory)
+            if INCOMPLETE not in self._live:
+                self.write([self.put(*INCOMPLETE, b"")])
         return values, damage
 
     def _keep(self, key: Key, record: bytes) -> None:
