@@ -17,7 +17,7 @@ from pollux.ha.machine import Phase
 from pollux.ha.members import HEARTBEAT, MEMBERS, Heartbeat
 from pollux.ha.node_state import STATE_FILE, StateFileError, StoreState, read_state, write_state
 from pollux.ha.shared_store import node_manager as manager_module
-from pollux.ha.shared_store import observation
+from pollux.ha.shared_store import observation, proof
 from pollux.ha.shared_store.admission import admit
 from pollux.ha.shared_store.policy import Action, Role, Settings, decide
 from pollux.ha.store_layout import BACKUP_LOCK, FAILBACK_LOCK, LIVE_LOCK
@@ -389,6 +389,25 @@ def test_a_state_file_that_is_damaged_or_gone_is_written_anew_by_the_live(store:
             path.write_bytes(damage)
         wait_until(lambda one=path: one.exists() and b"crc32c" in one.read_bytes(), "it is written anew")  # type: ignore[misc]
         assert store.state() == expected
+    assert live.machine.phase is Phase.LIVE
+
+
+def test_what_another_member_writes_while_the_live_looks_is_not_written_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever finds no state file looks once more with the lock that those who change it have."""
+    live = store.member("a", replace(PREFERRED, proof_limit=0.05)).start().serve()
+    looks: list[NodeState | None] = []
+
+    def missed(directory: Path, *files: Files) -> NodeState | None:
+        looks.append(None if len(looks) == 0 else read_state(directory, *files))
+        if len(looks) == 1:
+            write_state(directory, replace(store.state(), stay=True))
+        return looks[-1]
+
+    monkeypatch.setattr(proof, "read_state", missed)
+    wait_until(lambda: len(looks) > 2, "it has looked again")
+    assert store.state().stay
     assert live.machine.phase is Phase.LIVE
 
 

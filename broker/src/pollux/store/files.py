@@ -224,8 +224,14 @@ class FileReader:
 
 def read_all(path: Path, files: Files) -> bytes:
     """Return a file's content. Raises FileNotFoundError, OSError."""
-    with FileReader(path, files) as reader:
-        return reader.read(reader.size)
+    while True:
+        try:
+            with FileReader(path, files) as reader:
+                return reader.read(reader.size)
+        except FileNotFoundError:
+            # A disk keeps a file for those who have it open, a database does not: was another one put in its place?
+            if not exists(files, path):
+                raise
 
 
 def write_all(files: Files, fd: int, data: bytes | memoryview, offset: int, *, sync: bool) -> None:

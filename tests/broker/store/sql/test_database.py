@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from sqlalchemy import event, text
 
 from harness.databases import DATABASES
 from harness.postgresql import running
-from pollux.store.files import names_in, write_all
+from pollux.store.files import make_directories, names_in, read_all, replace_file, write_all
 from pollux.store.recovery import SegmentFile, is_empty
 from pollux.store.sql.database import Database, DatabaseError, Target
 from pollux.store.sql.files import SqlFiles
@@ -169,6 +170,32 @@ def test_a_write_that_began_before_a_takeover_is_seen_by_it(two: tuple[Database,
     for thread in threads:
         thread.join()
     assert names_in(SqlFiles(new, ROOT), ROOT) == ["late"]
+
+
+@pytest.mark.parametrize("when", ["open", "size"])
+def test_a_file_that_another_process_replaces_while_it_is_read_is_not_missing(
+    two: tuple[Database, Database], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """A member that found no state file would write its own, and what the other one asked for would be gone."""
+    ours, theirs = (SqlFiles(each, ROOT) for each in two)
+    path = ROOT / "node" / "state.json"
+    make_directories(theirs, path.parent)
+    replace_file(theirs, path, b"first")
+    step: Callable[..., Any] = getattr(ours, when)
+
+    def overtaken(*values: Any) -> Any:
+        monkeypatch.setattr(ours, when, step)
+        found = step(*values)
+        meanwhile()
+        return found
+
+    monkeypatch.setattr(ours, when, overtaken)
+    meanwhile: Callable[[], None] = partial(replace_file, theirs, path, b"second")
+    assert read_all(path, ours) == b"second"
+    monkeypatch.setattr(ours, when, overtaken)
+    meanwhile = partial(theirs.unlink, path)
+    with pytest.raises(FileNotFoundError):
+        read_all(path, ours)
 
 
 def test_a_life_needs_its_proof(two: tuple[Database, Database]) -> None:

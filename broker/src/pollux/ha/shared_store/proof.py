@@ -102,20 +102,25 @@ class Proof:
         return ""
 
     def _look_at_state(self, mine: NodeState | None) -> NodeState | None:
-        try:
-            state = read_state(self._directory, self._files)
-        except StateFileError as error:
-            state, reason = None, str(error)
-        else:
-            reason = "the state file is missing"
-        if state is None:
-            if mine is not None:
-                event(logger, logging.WARNING, "state file written anew", reason=reason, epoch=self._epoch)
-                with self._locks.briefly(STATE_LOCK, STATE_LOCK_SECONDS):
+        state, _ = self._read()
+        if state is None and mine is not None:
+            with self._locks.briefly(STATE_LOCK, STATE_LOCK_SECONDS):
+                # Whoever changes it has this lock: what was not there may have been on its way.
+                state, reason = self._read()
+                if state is None:
+                    event(logger, logging.WARNING, "state file written anew", reason=reason, epoch=self._epoch)
                     write_state(self._directory, mine, self._files)
+        if state is None:
             return mine
         if state.epoch != self._epoch or state.holder is None or state.holder.id != self._me:
             holder = state.holder.name if state.holder else "nobody"
             self.lost = f"{holder} took the store over in epoch {state.epoch}"
             return mine
         return state
+
+    def _read(self) -> tuple[NodeState | None, str]:
+        """Return the state, or why there is none."""
+        try:
+            return read_state(self._directory, self._files), "the state file is missing"
+        except StateFileError as error:
+            return None, str(error)
