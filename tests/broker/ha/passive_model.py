@@ -307,6 +307,8 @@ class Member:
         self.waiting.add(world.sent)
         for name in list(self.in_sync):
             if self.hears(name):
+                # A new record is in the stream before what comes after it, for one that stood still, too.
+                world.members[name].record = self.record
                 world.members[name].data |= self.waiting
                 self.in_sync[name] = now
                 self.noticed.pop(name, None)
