@@ -205,12 +205,38 @@ async def test_a_body_that_the_disk_never_gives_is_an_error_in_the_end(
     files = FaultyFiles()
     async with opened(settings_in(tmp_path), files=files) as one:
         large = await write_large(one.storage, 1)
+        await stable(one.storage)
         files.unreadable = 1000
         reader = one.storage.large.open(large)
         with pytest.raises(LostBodyError, match="Input/output error"):
             await reader.read()
         assert files.unreadable < 999
         reader.close()
+
+
+async def test_consumers_that_come_and_go_do_not_begin_the_wait_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats wait behind a large message: each of its consumers may be gone before the time is over."""
+    monkeypatch.setattr("pollux.store.large.PATIENCE", 0.3)
+    files = FaultyFiles()
+    async with opened(settings_in(tmp_path), files=files) as one:
+        large = await write_large(one.storage, 1)
+        await stable(one.storage)
+        files.unreadable = 10_000
+        for _ in range(200):
+            reader = one.storage.large.open(large)
+            try:
+                async with asyncio.timeout(0.04):
+                    await reader.read()
+            except TimeoutError:
+                continue
+            except LostBodyError:
+                break
+            finally:
+                reader.close()
+        else:
+            pytest.fail("each consumer waited from the beginning")
 
 
 async def test_without_persistence_files_do_not_outlive_the_store(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -307,18 +308,20 @@ class LargeReader:
         return data
 
     async def _patiently(self, length: int) -> bytes:
-        waited, pause = 0.0, 0.05
+        pause = 0.05
         while True:
             try:
-                return await self._owner.run(self._read, length)
+                data = await self._owner.run(self._read, length)
             except OSError as error:
                 words = f"{self._path}: {error.strerror or error}"
-                if not waited:
-                    logger.warning("a large message cannot be read, the next try is in %.2f s: %s", pause, words)
-                if waited >= PATIENCE:
+                if self._owner.unreadable_for(self._large.id) >= PATIENCE:
                     raise LostBodyError(f"{words} (for {PATIENCE:.0f} s)") from error
+                logger.warning("a large message cannot be read, the next try is in %.2f s: %s", pause, words)
+            else:
+                self._owner.unreadable.pop(self._large.id, None)
+                return data
             await asyncio.sleep(pause)
-            waited, pause = waited + pause, min(2 * pause, 1.0)
+            pause = min(2 * pause, 5.0)
 
     def _read(self, length: int) -> bytes:
         if length <= 0 or self._closed:
@@ -375,6 +378,8 @@ class LargeMessages:
         self._report = report
         #: Files that were read and whose checksums did not match: id -> words.
         self.changed: dict[int, str] = {}
+        #: Files that could not be read when they were last tried: since when, and when that was (monotonic, seconds).
+        self.unreadable: dict[int, tuple[float, float]] = {}
         self.sync = sync
         self._check_room = check_room
         self.check_written_room = check_written_room
@@ -422,6 +427,7 @@ class LargeMessages:
     def _delete_now(self, file_id: int, error: StoreError | None) -> None:
         if error is None:
             self.changed.pop(file_id, None)
+            self.unreadable.pop(file_id, None)
             self.submit(lambda: self.files.unlink(self.path(file_id)))
 
     def remove_orphans(self, wanted: Iterable[int], *, keep: bool = False) -> int:
@@ -473,6 +479,18 @@ class LargeMessages:
             self._threads.submit(function)
         except RuntimeError:
             logger.debug("large message work after the store was closed")
+
+    def unreadable_for(self, large_id: int) -> float:
+        """Note that a file cannot be read now; return the seconds since when, whoever tried.
+
+        A consumer may have gone before: heartbeats wait behind a large message, and the next one is not to begin anew.
+        """
+        now = time.monotonic()
+        first, last = self.unreadable.get(large_id, (now, now))
+        if now - last > 10 * PATIENCE:
+            first = now  # nobody has tried for long
+        self.unreadable[large_id] = first, now
+        return now - first
 
     async def run(self, function: Callable[[int], bytes], length: int) -> bytes:
         """Run in a thread and wait."""
