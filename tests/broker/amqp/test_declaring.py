@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import proton
 import pytest_asyncio
+from msgspec.structs import replace
 
 from harness.held_disk import HeldDisk
 from harness.sessions.amqp import Broker, message
@@ -87,3 +88,19 @@ async def test_what_waits_for_an_answer_comes_behind_it(held: tuple[Broker, Held
         await client.until(lambda: ended.state & proton.Endpoint.REMOTE_CLOSED)
     assert [(await client.get()).body for _ in range(2)] == ["first", "second"]
     assert answered(link)
+
+
+async def test_answers_that_wait_are_bounded(held: tuple[Broker, HeldDisk]) -> None:
+    """A client that attaches and detaches again and again while nothing gets to the disk."""
+    broker, disk = held
+    limits = replace(broker.configuration.limits, max_consumers_per_connection=5)
+    broker.configuration = replace(broker.configuration, limits=limits)
+    client = await broker.client("me").opened()
+    with disk.still:
+        for number in range(20):
+            link = await client.sender("new", str(number), capabilities=["queue"], wait=False)
+            await client.quiet(2)
+            link.close()
+            await client.until(lambda link=link: link.state & proton.Endpoint.REMOTE_CLOSED)  # type: ignore[misc]
+        assert len(client.session._unanswered) == 5
+        assert link.remote_condition.name == "amqp:resource-limit-exceeded"

@@ -405,7 +405,8 @@ class AmqpSession(Session):
         """Attach a link, or refuse it."""
         engine = self.opened()
         try:
-            if len(engine.links) >= self.settings.max_links:
+            # Who attaches and detaches while nothing gets to the disk, or to the backups, has answers that wait.
+            if max(len(engine.links), len(self._unanswered)) >= self.settings.max_links:
                 raise LimitError(f"a connection may have {self.settings.max_links} links")
             self.links.count(len(engine.links) + 1)
             attach_link(self, link, attach)
