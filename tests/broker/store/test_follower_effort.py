@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from harness.store import contents, message_of, opened, segments, settings_in, until
+from harness.store import contents, message_of, opened, segments, set_aside, settings_in, until
 from pollux.store import ids, index, recovery
 from pollux.store.files import FileOperations
 from pollux.store.follower import Follower
@@ -43,6 +43,8 @@ async def test_a_look_without_news_opens_two_files_however_many_there_are(
         await live.checkpoint()
         for _ in range(120):
             await live.send()
+        # A segment that comes is news.
+        await set_aside(live.storage)
         assert len(segments(settings)) > 5
         assert follower.poll() is True
         monkeypatch.setattr(FileOperations, "open", counted)
