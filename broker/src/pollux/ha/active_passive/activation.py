@@ -26,7 +26,7 @@ from pollux.ha.active_passive import levels
 from pollux.ha.active_passive.answers import Answers
 from pollux.ha.active_passive.asking import answer_content, ask_all
 from pollux.ha.active_passive.following import Following, record_of
-from pollux.ha.active_passive.policy import UNWANTED, Action, Opening, Serving, decide
+from pollux.ha.active_passive.policy import UNCONFIRMED, UNWANTED, Action, Opening, Serving, decide
 from pollux.ha.active_passive.primary import Backups, Primary
 from pollux.ha.active_passive.promoting import Promoter
 from pollux.ha.active_passive.promotion import Proof, Why, judge_demotion, promoted_since
@@ -75,6 +75,8 @@ class ActivePassiveActivation(CopyingActivation):
 
     policy = "active-passive"
     _authority = "this process"
+    #: It stops while too few have copies of what clients wait for.
+    _unconfirmed = False
 
     def __init__(self, host: Host) -> None:
         super().__init__(host, "peer")
@@ -236,6 +238,8 @@ class ActivePassiveActivation(CopyingActivation):
             self._become(Status.ACTIVE, decided.reason)
 
     def _why_expired(self) -> str:
+        if self._unconfirmed:
+            return UNCONFIRMED
         return UNWANTED if self._primary.grant.left(boot_clock()) == 0 else super()._why_expired()
 
     async def _give_up(self, members: frozenset[str], reason: str) -> None:
@@ -426,6 +430,7 @@ class ActivePassiveActivation(CopyingActivation):
         super().stopping(reason)
         too_few = len(self._backups.in_sync) < self.settings.min_in_sync
         if (self._backups.expected or too_few) and self._primary.right is not None:
+            self._unconfirmed = True
             self.lease.drop()
         self._backups.mirror.withhold(False)
         self._backups.mirror.require(0)

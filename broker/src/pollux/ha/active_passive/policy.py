@@ -99,6 +99,9 @@ def _waits(member: Waiting) -> Decision:
 #: Why a primary ends whose grant is over.
 UNWANTED = "the resource manager has not said for too long that this broker serves"
 
+#: Why one ends that stops while its backups are missing.
+UNCONFIRMED = "it was told to stop while too few backups had copies: what was not confirmed never will be"
+
 _UNWANTED = Decision(Action.FENCE, UNWANTED)
 
 
