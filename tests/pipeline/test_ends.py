@@ -1,4 +1,4 @@
-"""A command that a signal ends says so in one line, takes Spark's JVM with it, and leaves nothing half written."""
+"""A command that ends early says so in one line, takes Spark's JVM with it, and leaves nothing half written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from harness.histories import History
 from harness.spark_cluster import SHORT_LIVED, UNCOMPILED
 from pollux.formats.ledger import Confirmed, Received, Sent
-from pollux_pipeline.cli import Spark, execute
+from pollux_pipeline.cli import Spark, execute, little_memory
 from pollux_pipeline.jobs.manifest import STAGE, Manifest, sweep
 from pollux_pipeline.sources.inputs import Inputs
 from pollux_pipeline.startup import ENVIRONMENT
@@ -108,9 +108,20 @@ def test_a_signal_ends_the_command_its_jvm_and_what_they_were_writing(
     assert list((tmp_path / "out").glob("*/_temporary")) == list(for_spark.iterdir()) == []
 
 
+def test_too_little_memory_is_one_line_and_ends_with_1(tmp_path: Path, ended: ExitStack) -> None:
+    """A line that does not fit into the heap; which of its threads hears of that first, Spark leaves to chance."""
+    ledger = History([Received(1, "m", "q", True, "c" * 60_000_000, "castor", 1)]).write(tmp_path / "ledger.txt")
+    little = ("--memory", "100m", "--conf", "spark.testing.reservedMemory=1")  # Spark itself asks for 450 MB
+    command = Command(["reconcile", "-i", str(ledger), "-o", str(tmp_path / "out"), *SMALL, *little], "reading ledgers")
+    ended.callback(command.close)
+    assert command.rest() in [f"pollux-pipeline: Spark failed: {words}\n" for words in little_memory("100m")]
+    assert command.process.returncode == 1
+    assert not (tmp_path / "out" / "result.json").exists()
+
+
 def test_prepare_that_is_terminated_keeps_nothing(tmp_path: Path, ended: ExitStack) -> None:
     """Breaks when its JVM writes 200 MB for nobody."""
-    command = Command(["prepare"], "Setting default log level", **{ENVIRONMENT: str(tmp_path / "kept" / "classes.jsa")})
+    command = Command(["prepare"], "WARNING", **{ENVIRONMENT: str(tmp_path / "kept" / "classes.jsa")})
     ended.callback(command.close)
     os.kill(command.process.pid, signal.SIGTERM)
     assert command.rest().splitlines()[-1] == "pollux-pipeline prepare: terminated; nothing was kept"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from pollux_pipeline import ends
-from pollux_pipeline.errors import InputError
+from pollux_pipeline.errors import InputError, text_of
 from pollux_pipeline.places import Remote, fetched, here, is_remote, local
 from pollux_pipeline.progress import Progress
 
@@ -190,14 +190,12 @@ def _run(
         result = job(Run(session, inputs, place, options, progress.tell))
     except KeyboardInterrupt:
         raise
-    except (PySparkException, Py4JError, ConnectionError) as error:
+    except BaseException as error:
         progress.done()
         with suppress(PySparkException, Py4JError, OSError):  # there may be no JVM any more
             session.stop()
-        _failed(error, spark.memory)
-    except BaseException:
-        progress.done()
-        session.stop()
+        if isinstance(error, (PySparkException, Py4JError, ConnectionError)):
+            _failed(error, spark.memory, ended=ends.spark_has_ended(session.sparkContext))
         raise
     progress.done()
     session.stop()
@@ -217,16 +215,14 @@ def running_tasks(session: SparkSession) -> tuple[int, int]:
     return sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
 
 
-def _failed(error: Exception, memory: str) -> NoReturn:
-    """Spark's own failures: the one line of a long text that says something."""
-    from py4j.protocol import Py4JNetworkError
-
-    text = str(error)
+def _failed(error: Exception, memory: str, *, ended: bool) -> NoReturn:
+    """Spark's own failures: the one line of a long text that says something. `ended`: whether its JVM has."""
+    text = text_of(error)
+    found, most_often = little_memory(memory)
     if "OutOfMemoryError" in text:
-        _stop(f"pollux-pipeline: Spark failed: --memory {memory} is not enough for this input: give more", EXIT_FAILED)
-    if isinstance(error, (ConnectionError, Py4JNetworkError)):
-        words = f"its JVM ended in the middle; most often it had too little memory (--memory {memory}): give more"
-        _stop(f"pollux-pipeline: Spark failed: {words}", EXIT_FAILED)
+        _stop(f"pollux-pipeline: Spark failed: {found}", EXIT_FAILED)
+    if ended:
+        _stop(f"pollux-pipeline: Spark failed: {most_often}", EXIT_FAILED)
     if "InputError: " in text:
         _stop(f"pollux-pipeline: {text.rpartition('InputError: ')[2].splitlines()[0]}", EXIT_USAGE)
     # py4j's first line names only the call; what went wrong is the next one.
@@ -236,16 +232,23 @@ def _failed(error: Exception, memory: str) -> NoReturn:
     _stop(f"pollux-pipeline: Spark failed: {lines[0][:500] if lines else type(error).__name__}", EXIT_FAILED)
 
 
+def little_memory(memory: str) -> tuple[str, str]:
+    """Return how it is told that memory was too little, and that Spark's JVM ended without a word."""
+    found = f"--memory {memory} is not enough for this input: give more"
+    return found, f"its JVM ended in the middle; most often {found}"
+
+
 def _stop(text: str, code: int) -> NoReturn:
     sys.stderr.write(text + "\n")
     sys.exit(code)
 
 
 def quiet_spark() -> None:
-    """Keep Spark's start-up chatter off the terminal; errors still come through."""
+    """Keep Spark's chatter off the terminal."""
     configuration = Path(__file__).parent / "log4j2.properties"
     os.environ.setdefault("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={configuration.as_uri()}")
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addHandler(logging.NullHandler())  # py4j writes to the root as well, with traces
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
 
 

@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import subprocess
-import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,8 +19,10 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
-#: Seconds that Spark's JVM gets to become silent, and then to end by itself: schedulers give a command ten, or more.
-_LAST_WORDS = 4.0
+#: Seconds that Spark's JVM gets to end by itself: schedulers give a command ten, or more.
+_LAST_WORDS = 8.0
+#: Seconds that a JVM which ends by itself takes for that at most, after the connections to it are gone.
+_LAST_BREATH = 2.0
 
 
 class Signalled(KeyboardInterrupt):
@@ -58,7 +59,7 @@ def _raised(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def end_spark(context: Any, *, at_once: bool = False) -> None:
-    """End the JVM of a SparkContext without waiting for what it does, and without its words about that.
+    """End the JVM of a SparkContext without waiting for what it does.
 
     `context`: the class where there is no object yet. `at_once`: before it could write anything more.
     """
@@ -69,15 +70,20 @@ def end_spark(context: Any, *, at_once: bool = False) -> None:
         return
     process = context._gateway.proc  # noqa: SLF001
     if not at_once:
-        # py4j has a connection for each thread, and this one's waits for the answer that nobody wants any more.
-        quiet = threading.Thread(target=_silence, args=(context,), daemon=True)
-        quiet.start()
-        quiet.join(_LAST_WORDS)
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(_LAST_WORDS)
     process.kill()
     process.wait()
+
+
+def spark_has_ended(context: Any) -> bool:
+    """Whether the JVM of a SparkContext has ended, or does so; after what failed there, and after it was stopped."""
+    process = getattr(context._gateway, "proc", None)  # noqa: SLF001  # none where spark-submit began it
+    try:
+        return process is not None and process.wait(_LAST_BREATH) is not None
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def _end_children() -> None:
@@ -88,8 +94,3 @@ def _end_children() -> None:
             os.kill(pid, signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-
-
-def _silence(context: Any) -> None:
-    with suppress(Exception):  # one that is starting, or gone, says nothing
-        context.setLogLevel("OFF")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pollux_pipeline import startup, tuning
-from pollux_pipeline.errors import InputError
+from pollux_pipeline.errors import InputError, text_of
 from pollux_pipeline.tuning import STRETCH
 
 if TYPE_CHECKING:
@@ -126,7 +126,6 @@ def build_session(
         # What is collected of a key is put together from rows that are sorted by it already, in bounded memory. Spark's
         # other way sorts them for itself, twice, as soon as there are more than some hundred keys.
         "spark.sql.execution.useObjectHashAggregateExec": "false",
-        "spark.log.level": "ERROR",
     }
     if local:
         values["spark.driver.host"] = "127.0.0.1"
@@ -156,5 +155,5 @@ def register(session: SparkSession) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__
