@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import system_calls
+from harness.ports import free_port
 from harness.system_calls import Faults
 from pollux.config import loads
 from pollux.config.users import load_users
 from pollux.errors import PolluxError
+from pollux.ha.machine import STANDBY, Phase
 from pollux.process import broker as broker_module
 from pollux.process.broker import Broker
 from pollux.process.resources import SWITCH
@@ -41,12 +43,13 @@ XML = """
     <paging-directory>data/paging</paging-directory>
     <journal-file-size>100K</journal-file-size>
     <journal-min-files>2</journal-min-files>
-    <acceptors><acceptor name="all">tcp://127.0.0.1:0</acceptor></acceptors>
+    <acceptors><acceptor name="all">tcp://127.0.0.1:{port}</acceptor></acceptors>
     <security-enabled>false</security-enabled>
     <addresses><address name="orders"><anycast><queue name="orders"/></anycast></address></addresses>
     {policy}
   </core>
   <px:management><px:enabled>false</px:enabled></px:management>
+  {passive}
 </configuration>
 """
 #: Nobody listens on either port: it has no backup.
@@ -65,7 +68,17 @@ REPLICATED = """
       <properties><property key="locks-folder" value="{locks}"/></properties>
     </manager></primary></replication></ha-policy>
 """
+#: A cluster of one: whoever promotes it is here, too.
+PASSIVE = """
+  <px:high-availability><px:active-passive>
+    <px:ha-brokers-url>127.0.0.1:{port}</px:ha-brokers-url>
+    <px:ha-replicate>all</px:ha-replicate>
+    <px:link-heartbeat-interval>5</px:link-heartbeat-interval>
+  </px:active-passive></px:high-availability>
+"""
+OF_A_CLUSTER = "<cluster-user>twins</cluster-user><cluster-password>the password of the cluster</cluster-password>"
 POLICIES = {
+    "active-passive": OF_A_CLUSTER,
     "replicated": REPLICATED,
     "single": "",
     "primary": "<ha-policy><shared-store><primary/></shared-store></ha-policy>",
@@ -101,20 +114,26 @@ class Service:
         self.policy = policy
         self.broker: Broker
         self.ends: list[str] = []
+        self.passive = policy == "active-passive"
+        self.port = free_port() if self.passive else 0
 
     async def live(self) -> None:
         """Begin a life; again for as long as it ends before it serves, and is proven to."""
         while True:
             policy = POLICIES[self.policy].format(locks=self.directory / "data" / "locks")
-            text = XML.format(policy=policy)
+            passive = PASSIVE.format(port=self.port) if self.passive else ""
+            text = XML.format(policy=policy, port=self.port, passive=passive)
             configuration = loads(text, file=str(self.directory / "broker.xml"))
             self.broker = broker = Broker(configuration, load_users(self.directory / "users", self.directory / "roles"))
+            promoting = asyncio.ensure_future(self._promote(broker))
             try:
                 await broker.start()
             except (PolluxError, OSError) as error:  # as the process does: its exit code, and its end
                 self.ends.append(repr(error))
                 await asyncio.sleep(AGAIN)
                 continue
+            finally:
+                promoting.cancel()
             if await self._serves():
                 return
             await broker.run()
@@ -131,6 +150,14 @@ class Service:
             task.cancel()
         await asyncio.gather(stopped, confirmed, return_exceptions=True)
         return not broker._stop_wanted.is_set()
+
+    async def _promote(self, broker: Broker) -> None:
+        """Do as a resource manager does: promote it, as often as it takes."""
+        while self.passive:
+            await asyncio.sleep(AGAIN)
+            if broker.node.activation is not None and broker.node.activation.machine.phase in (*STANDBY, Phase.LIVE):
+                with suppress(PolluxError):
+                    await broker.node.activation.promote((), ())
 
     async def _confirmed(self) -> None:
         node = self.broker.node
@@ -189,6 +216,8 @@ SCENES: list[tuple[str, Scene]] = [
     ("backup", takes_over),
     ("replicated", starts),
     ("replicated", stops),
+    ("active-passive", starts),
+    ("active-passive", stops),
 ]
 
 

@@ -14,6 +14,7 @@ from broker.cluster.connection.scaled import Scaled, contents, count, scaled
 from broker.engine.conftest import Receiver, message
 from pollux.cluster.connection.forwarded import to_send
 from pollux.cluster.scale_down.drain import Drain
+from pollux.cluster.scale_down.emptying import Emptying
 from pollux.cluster.scale_down.plan import Wanted
 from pollux.cluster.scale_down.ways import NodeWay
 from pollux.config.address_settings import AddressFullPolicy
@@ -201,6 +202,25 @@ async def test_consumers_are_served_meanwhile_and_a_subscriber_keeps_its_subscri
     one.post.detach(one.post.queue("news"), subscriber)
     await found.done()
     assert (count(two, "orders"), count(two, "news")) == (20, 20)
+
+
+async def test_it_is_not_ready_while_it_holds_what_goes_next(scaled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when that counts as being with consumers: for a moment nothing else was in the way."""
+    found = await scaled(wanted=Wanted(enabled=True))
+    said = []
+    real = Emptying._hand_over
+
+    def looked(emptying: Emptying) -> None:
+        said.append(found.drain.look().state)
+        real(emptying)
+
+    monkeypatch.setattr(Emptying, "_hand_over", looked)
+    found.one.office.queue("orders")
+    for number in range(5):
+        found.one.post.send(message(str(number).encode()))
+    found.drain.begin()
+    await found.done()
+    assert set(said) == {"moving"}
 
 
 async def test_at_the_end_everything_goes_and_a_new_start_is_an_ordinary_one(scaled: Any) -> None:

@@ -412,8 +412,8 @@ class Drain:
             Waiting(
                 queue.name,
                 self._post.message_count(queue),
-                queue.delivering,
-                queue.id in self._emptying,
+                queue.delivering - (emptying.taken if (emptying := self._emptying.get(queue.id)) else 0),
+                emptying is not None,
                 left_alone(queue),
                 self._refused.get(queue.id, "") or self._why_it_waits(queue),
             )

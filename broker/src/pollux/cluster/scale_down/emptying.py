@@ -71,6 +71,11 @@ class Emptying(Taker):
         self._post.attach(self.queue, self)
 
     @property
+    def taken(self) -> int:
+        """Return how many messages it holds that go next: they are with no client."""
+        return len(self._taken)
+
+    @property
     def _room(self) -> int:
         """Return how many messages it may be handed now: of a queue that only shows them none."""
         return 0 if hands_nothing_out(self.queue) else min(self._batch, self.way.room)
