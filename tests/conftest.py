@@ -42,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known, and let interrupts be heard: who starts the tests in the background has them ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup, which our own programs heed
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     config.addinivalue_line("markers", "processes: starts a real broker; not part of `make check` (set by conftest.py)")
 
 
