@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from pollux.errors import StoreError
 from pollux.store.copying import Store, copy
 from pollux.store.files import DISK, FileOperations, exists, make_directories, write_all
 from pollux.store.inspect import dump, stat
+from pollux.store.reading import UNFINISHED_COPY
 from pollux.store.sql.files import SqlFiles
 from pollux.store.verify import StoreLayout, verify
 
@@ -124,3 +126,64 @@ def test_where_there_is_no_store_nothing_is_copied(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no store to copy"):
         copy(store_in(DISK, settings[0]), store_in(DISK, settings[1]), lambda _: None)
     assert not exists(DISK, settings[1].journal_directory)
+
+
+async def read_in(settings: StoreSettings) -> None:
+    """Begin a life there."""
+    async with opened(settings):
+        pass
+
+
+class Stops(FileOperations):
+    """A disk under a copy that is killed before its n-th change."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def _change(self) -> None:
+        if self._left == 0:
+            raise OSError(5, "killed")
+        self._left -= 1
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._change()
+        super().rename(old, new)
+
+    def unlink(self, path: Path) -> None:
+        self._change()
+        super().unlink(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self._change()
+        super().sync_directory(path)
+
+
+async def test_a_copy_cut_anywhere_is_whole_or_refused_and_is_done_again(tmp_path: Path) -> None:
+    """Some files have their names then, and some have not: that is no store."""
+    settings = [settings_in(tmp_path / name) for name in ("a", "b")]
+    await fill(settings[0], DISK)
+    source, layout = store_in(DISK, settings[0]), StoreLayout(*store_in(DISK, settings[1]).directories)
+    refused = 0
+    for changes in range(1000):
+        shutil.rmtree(tmp_path / "b", ignore_errors=True)
+        try:
+            copy(source, store_in(Stops(changes), settings[1]), lambda _: None)
+        except OSError:
+            if not exists(DISK, settings[1].journal_directory / UNFINISHED_COPY):
+                continue
+            refused += 1
+            report = verify(layout)
+            assert not report.sound
+            assert "was interrupted: run pollux store copy again" in str(report)
+            with pytest.raises(StoreError, match="was interrupted"):
+                await read_in(settings[1])
+            # Its file is of another life by now, and nothing of the copy's may be among it.
+            stale = settings[1].journal_directory / "pollux-00000009-0000000009.segment"
+            stale.write_bytes(b"")
+            copy(source, store_in(DISK, settings[1]), lambda _: None)
+            assert not stale.exists()
+        else:
+            break
+        assert verify(layout).sound
+    assert refused > 4
+    assert await read(settings[1], DISK) == await read(settings[0], DISK)

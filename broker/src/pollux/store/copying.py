@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from pollux.errors import StoreError
 from pollux.formats.names import is_journal_file
 from pollux.store.data_lock import LOCK_FILE
-from pollux.store.files import is_directory, make_directories, names_in, write_all
+from pollux.store.files import exists, is_directory, make_directories, names_in, write_all
+from pollux.store.reading import UNFINISHED_COPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,9 +43,12 @@ def check_source(source: Store) -> None:
 def copy(source: Store, target: Store, progress: Callable[[str], None]) -> tuple[int, int]:
     """Copy all files; returns how many, and their bytes. Raises StoreError, OSError.
 
-    What a copy that was interrupted has left is no store, and is written over by the next one.
+    What a copy that was interrupted has left is no store: nobody starts with it, and the next one begins anew.
     """
     check_source(source)
+    mark = target.directories[0] / UNFINISHED_COPY
+    if exists(target.files, mark):
+        _remove_half(target)
     for directory in target.directories:
         found = [name for name in names_in(target.files, directory) if _counts(name) and not _is_unfinished(name)]
         if any(not is_directory(target.files, directory / name) for name in found):
@@ -60,11 +64,30 @@ def copy(source: Store, target: Store, progress: Callable[[str], None]) -> tuple
             progress(str(wanted))
             total += _copy_file(source.files, path, target.files, wanted)
             finished.append(wanted)
+    _make_empty(target.files, mark)
     for wanted in finished:
         target.files.rename(wanted.with_name(wanted.name + _UNFINISHED), wanted)
     for directory in {wanted.parent for wanted in finished}:
         target.files.sync_directory(directory)
+    target.files.unlink(mark)
+    target.files.sync_directory(mark.parent)
     return len(finished), total
+
+
+def _make_empty(files: Files, path: Path) -> None:
+    """Make a file that says all by its name, which is on stable storage then."""
+    files.close(files.open(path, os.O_RDWR | os.O_CREAT))
+    files.sync_directory(path.parent)
+
+
+def _remove_half(target: Store) -> None:
+    """Remove the files that have their names already: the source may have others by now."""
+    for directory in target.directories:
+        paths = list(_below(target.files, directory))
+        for path in paths:
+            target.files.unlink(path)
+        for parent in {path.parent for path in paths}:
+            target.files.sync_directory(parent)
 
 
 def _counts(name: str) -> bool:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from pollux.errors import StoreError
 from pollux.formats.lives import Journal, Start, arrange, last_of_lives
 from pollux.formats.segments import FormatError
 from pollux.store import recovery
 from pollux.store.checkpoint import load_checkpoint
-from pollux.store.files import DISK
+from pollux.store.files import DISK, exists
 from pollux.store.recovered import NORMAL_DAMAGE
 from pollux.store.state import State
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 #: Enough for every duplicate id a journal can hold: tools do not forget any.
 ALL_DUPLICATES = 1 << 62
+#: Beside a journal while a store is being copied to here: some files have their names, and others have not.
+UNFINISHED_COPY = "unfinished.copying"
 
 
 class Reading(Struct):
@@ -67,9 +70,11 @@ def read_journal(
 ) -> Reading:
     """Read the checkpoint that counts and what came after it. Raises FormatError for another node's or version's files.
 
-    ``node_id`` None: any node's, but one's only. ``ends``: limits of the activation. With ``keep`` damaged bytes are
-    copied aside. ``follower`` has read some of it before.
+    StoreError for a half of a store. ``node_id`` None: any node's, but one's only. ``ends``: limits of the activation.
+    With ``keep`` damaged bytes are copied aside. ``follower`` has read some of it before.
     """
+    if exists(files, directory / UNFINISHED_COPY):
+        raise StoreError(f"{directory}: the copy of a store to here was interrupted: run pollux store copy again")
     segments = recovery.read_segments(directory, node_id, follower.headers if follower is not None else None, files)
     if follower is not None:
         follower.know(segments)
