@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pollux.routing.space import AddressSpace
 
 
+#: The timer's clock only passes and the wall's is set: nothing that is due waits for longer when it is, seconds.
+LONGEST = 10.0
+
+
 class DueQueues:
     """One timer for all queues (``wall_ms``: milliseconds). ``ready`` gets each queue that has done what was due."""
 
@@ -44,7 +48,11 @@ class DueQueues:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
-        self._timer = self._loop.call_later(max(at - self._wall_ms(), 0) / 1000, self.look)
+        self._wait()
+
+    def _wait(self) -> None:
+        left = max(self._timer_at - self._wall_ms(), 0) / 1000
+        self._timer = self._loop.call_later(min(left, LONGEST), self.look if left <= LONGEST else self._wait)
 
     def look(self) -> None:
         """Have all queues do what is due by now."""
