@@ -9,6 +9,7 @@ import pytest
 
 from harness.databases import databases, postgresql, targets
 from harness.store import message_of, opened, settings_in, stable
+from pollux.formats.names import UNFINISHED_COPY
 from pollux.store.copying import Store, copy
 from pollux.store.files import DISK
 from pollux.store.sql.files import SqlFiles
@@ -44,6 +45,9 @@ async def test_the_copy_of_a_store_in_a_database_is_an_input(
         await stable(one.storage)
     copy(Store(SqlFiles(database, Path("/store")), directories(there)), Store(DISK, directories(here)), lambda _: None)
     assert find([str(tmp_path / "copy")]).journals
+    (here.journal_directory / UNFINISHED_COPY).touch()
+    with pytest.raises(InputError, match="was interrupted: run pollux store copy again"):
+        find([str(tmp_path)])
     with pytest.raises(InputError, match=r"pollux store copy broker\.xml files\.xml"):
         find([database.path])
 

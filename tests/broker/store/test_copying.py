@@ -12,10 +12,10 @@ import pytest
 from harness.databases import DATABASES
 from harness.store import NODE, contents, message_of, opened, settings_in, stable
 from pollux.errors import StoreError
+from pollux.formats.names import UNFINISHED_COPY
 from pollux.store.copying import Store, copy
 from pollux.store.files import DISK, FileOperations, exists, make_directories, write_all
 from pollux.store.inspect import dump, stat
-from pollux.store.reading import UNFINISHED_COPY
 from pollux.store.sql.files import SqlFiles
 from pollux.store.verify import StoreLayout, verify
 

@@ -15,6 +15,9 @@ BINDINGS_NAME = re.compile(r"bindings-(\d{8,})-(\d{10,})\.segment")
 PAGE_NAME = re.compile(r"([0-9]{10,})\.page", re.ASCII)
 _CHECKPOINT_NAME = re.compile(r"pollux-(\d{8,})-(\d{8,})-(\d{10,})\.checkpoint")
 
+#: Beside a journal while a store is being copied to here: some files have their names, and others have not.
+UNFINISHED_COPY = "unfinished.copying"
+
 #: (epoch of the writing life, epoch and sequence of the last folded segment)
 CheckpointKey = tuple[int, int, int]
 

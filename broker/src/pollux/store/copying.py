@@ -6,10 +6,9 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.errors import StoreError
-from pollux.formats.names import is_journal_file
+from pollux.formats.names import UNFINISHED_COPY, is_journal_file
 from pollux.store.data_lock import LOCK_FILE
 from pollux.store.files import exists, is_directory, make_directories, names_in, write_all
-from pollux.store.reading import UNFINISHED_COPY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

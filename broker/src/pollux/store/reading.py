@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from pollux.errors import StoreError
 from pollux.formats.lives import Journal, Start, arrange, last_of_lives
+from pollux.formats.names import UNFINISHED_COPY
 from pollux.formats.segments import FormatError
 from pollux.store import recovery
 from pollux.store.checkpoint import load_checkpoint
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 #: Enough for every duplicate id a journal can hold: tools do not forget any.
 ALL_DUPLICATES = 1 << 62
-#: Beside a journal while a store is being copied to here: some files have their names, and others have not.
-UNFINISHED_COPY = "unfinished.copying"
 
 
 class Reading(Struct):

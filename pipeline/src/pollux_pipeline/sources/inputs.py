@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pollux.formats.ledger import HEADER
+from pollux.formats.names import UNFINISHED_COPY
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.sources.files import directories, once, walk
 
@@ -57,6 +58,9 @@ def find(paths: list[str]) -> Inputs:
 def _below(top: Path) -> tuple[list[Path], list[Path], list[Path]]:
     """The journals, ledgers and audit trails at and below a directory."""
     places = list(walk(top))
+    for place, names in places:
+        if UNFINISHED_COPY in names:
+            raise InputError(f"{place}: the copy of a store to here was interrupted: run pollux store copy again")
     ledgers = [
         (place / file).absolute()
         for place, names in places
