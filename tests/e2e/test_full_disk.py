@@ -162,15 +162,16 @@ def rest(broker: BrokerProcess, queue: str, count: int) -> list[str]:
     return bodies
 
 
-def each_protocol_refuses(broker: BrokerProcess) -> None:
-    """Where the policy is FAIL, every producer is told, in its protocol's words; nobody hangs."""
+def each_protocol_refuses(broker: BrokerProcess, why: str) -> None:
+    """Where the policy is FAIL, every producer is told, in its protocol's words, and why; nobody hangs."""
     with amqp.connect(broker) as connection:
         sender = connection.create_sender("strict.amqp")
         delivery = sender.link.send(Message(body="x", durable=True))
         connection.wait(lambda: delivery.remote_state, timeout=PATIENCE)
         assert delivery.remote_state == Delivery.REJECTED
         assert delivery.remote.condition.name == "amqp:resource-limit-exceeded"
-        assert "disk is full" in delivery.remote.condition.description
+        assert delivery.remote.condition.description.startswith("the disk is full")
+        assert f"({why})" in delivery.remote.condition.description
     with stomp.connect(broker) as client:
         client.raw.send("strict.stomp", "x", persistent="true", receipt="r")
         assert "disk is full" in client.frames.errors.get(timeout=PATIENCE).headers["message"]
@@ -187,7 +188,7 @@ def test_a_full_disk_stops_producers_and_nobody_else(tmp_path: Path) -> None:
         until(lambda: says(broker, REFUSED) > 0, "the full disk was not noticed", broker)
         traffic.stand_still()
         fill_up(broker, disk)
-        each_protocol_refuses(broker)
+        each_protocol_refuses(broker, "a write found no room")
         assert traffic.left().get("stock")
         traffic.drain_stock()
         fill_up(broker, disk)
@@ -213,7 +214,7 @@ def test_max_disk_usage_stops_producers_before_the_disk_is_full(tmp_path: Path) 
         until(lambda: says(broker, "max-disk-usage is 60") > 0, "the limit was not noticed", broker)
         traffic.stand_still()
         assert disk.used < 0.9
-        each_protocol_refuses(broker)
+        each_protocol_refuses(broker, "max-disk-usage")
         traffic.drain_stock()
         disk.free()
         until(lambda: says(broker, ROOM) > 0, "the room was not noticed", broker)

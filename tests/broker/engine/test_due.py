@@ -1,4 +1,4 @@
-"""What is due at some time of the day, under a timer that knows only how time passes."""
+"""The timer of what is due at a time of the day: it knows only how time passes."""
 
 from __future__ import annotations
 

@@ -62,6 +62,13 @@ def test_a_file_system_that_tells_no_size_is_used(file: int, monkeypatch: pytest
     assert os.fstat(file).st_size == SIZE
 
 
+def test_what_root_alone_may_use_is_not_taken_for_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operators compare max-disk-usage with what df shows: 20 of 70 blocks here, not 50 of 100."""
+    room = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result((*room[:1], 4096, 100, 80, 50, *room[5:])))
+    assert FileOperations().disk(tmp_path) == (70 * 4096, 50 * 4096)
+
+
 @pytest.mark.parametrize("how", ["write", "fdatasync", "fsync"])
 def test_what_a_failed_sync_did_not_write_is_not_shown_to_the_next(
     file: int, monkeypatch: pytest.MonkeyPatch, how: str

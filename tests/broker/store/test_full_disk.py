@@ -267,8 +267,9 @@ async def test_room_for_one_is_not_room_for_another(tmp_path: Path) -> None:
     watch.stalled("slow")
     watch.no_room(Finder.WRITER, None)
     assert (watch.reason, watch.no_room_reason, len(changes)) == ("slow", None, 1)
+    assert watch.usage().cause == "what is to be written waits for the disk"
     watch.stalled(None)
-    assert [usage.full for usage in changes] == [True, False]
+    assert [(usage.full, usage.cause) for usage in changes] == [(True, "a write found no room"), (False, "")]
 
 
 async def test_full_until_the_reserve_is_there_again(tmp_path: Path) -> None:

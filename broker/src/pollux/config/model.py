@@ -152,7 +152,9 @@ class Configuration(Persistence, frozen=True):
         "global-max-size as a part of the memory the process may use.",
     ] = 50
     max_disk_usage: Annotated[
-        int, Integer(minimum=0, maximum=100, unit="percent", special=_OFF), "Use of the disk at which producers stop."
+        int,
+        Integer(minimum=0, maximum=100, unit="percent", special=_OFF),
+        "Use of the disk, as df shows it, at which producers stop.",
     ] = 90
     min_disk_free: Annotated[
         int, Size(special=_OFF), "Free bytes below which producers stop; takes the place of max-disk-usage."

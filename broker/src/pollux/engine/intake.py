@@ -182,7 +182,7 @@ class Intake:
             account.forget(message.duplicate_id)
             raise DiskFullError(
                 f"the disk is full: no message for {account.name!r} is accepted until there is room "
-                "(max-disk-usage, min-disk-free)"
+                f"({self._storage.usage().cause})"
             )
         accounts = self._accounts
         verdict = admit(settings, account.gauge, accounts.total, account.pages, crowding=accounts.crowding(account))

@@ -164,9 +164,10 @@ class FileOperations:
         return b""
 
     def disk(self, path: Path) -> tuple[int, int]:
-        """(total, free for us) bytes of the file system ``path`` is on."""
+        """(total, free) bytes of the file system ``path`` is on, without what root alone may use: as df counts."""
         stat = os.statvfs(path)
-        return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+        reserved = stat.f_bfree - stat.f_bavail
+        return (stat.f_blocks - reserved) * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
 
 def _forget(fd: int) -> None:

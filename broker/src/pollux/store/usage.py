@@ -38,6 +38,8 @@ class DiskUsage(Struct, frozen=True):
     free: int
     full: bool
     reason: str | None = None
+    #: The kind of reason, for those who need not know where anything is.
+    cause: str = ""
 
     @property
     def percent(self) -> float:
@@ -89,13 +91,22 @@ class DiskWatch:
         return self.no_room_reason or self._limit_reason or self._stall_reason
 
     @property
+    def cause(self) -> str:
+        """The kind of that reason, without a path."""
+        if self._room_reasons:
+            return "a write found no room"
+        if self._limit_reason is not None:
+            return "min-disk-free" if self._settings.min_disk_free >= 0 else "max-disk-usage"
+        return "what is to be written waits for the disk" if self._stall_reason is not None else ""
+
+    @property
     def no_room_reason(self) -> str | None:
         """Why a write finds no room; None when nobody found that, whatever the limits say."""
         return next(iter(self._room_reasons.values()), None)
 
     def usage(self) -> DiskUsage:
         """Return the disk as last looked at."""
-        return DiskUsage(self._total, self._free, self.full, self.reason)
+        return DiskUsage(self._total, self._free, self.full, self.reason, self.cause)
 
     def start(self) -> None:
         """Start the task that polls."""
