@@ -38,10 +38,11 @@ if TYPE_CHECKING:
     Mark = Callable[[str, float], None]
     Served = Callable[[], Awaitable[None]]
 
-#: Clients look for the live broker often and never give up; a dead connection is noticed after two seconds.
+#: Clients look for the live broker often and never give up; a dead connection is noticed after two seconds. An answer
+#: may take two heartbeats of a backup that is gone, and the resource manager's next look: up to 30 s in the lab.
 _CLIENTS = (
-    "reconnectAttempts=-1&retryInterval={}&maxRetryInterval={}&initialConnectAttempts=50&clientFailureCheckPeriod={}"
-    "&callFailoverTimeout=-1"
+    "reconnectAttempts=-1&retryInterval={}&maxRetryInterval={}&initialConnectAttempts=300&clientFailureCheckPeriod={}"
+    "&callFailoverTimeout=-1&callTimeout=60000"
 )
 #: The same for machines that are not to be asked often: a dozen clients that knock ten times a second, and take two
 #: seconds of silence for its death, keep an emulated broker from proving its right to serve.
