@@ -134,7 +134,13 @@ async def _run(options: RunOptions, configuration: Configuration, users: Users) 
         reloads.add(task)
         task.add_done_callback(reloads.discard)
 
-    loop.add_signal_handler(signal.SIGHUP, hang_up)
+    def heard(*_: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(hang_up)
+
+    # Not the loop's: whatever it listened to ends the process, for a moment, when it listens no more.
+    signal.signal(signal.SIGHUP, heard)
+    signal.siginterrupt(signal.SIGHUP, False)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
     # A signal that comes meanwhile is heard when the loop goes on, and there is a broker.
     try:
@@ -157,8 +163,7 @@ async def _run(options: RunOptions, configuration: Configuration, users: Users) 
     if options.ports_file is not None:
         _write_ports(options.ports_file, broker)
     code = await broker.run()
-    # The loop would leave it to the system at its end; a life to come reads everything when it begins.
-    loop.remove_signal_handler(signal.SIGHUP)
+    # A life to come reads everything when it begins.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if code or not broker.starts_again:
         return code
