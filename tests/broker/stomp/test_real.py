@@ -53,6 +53,48 @@ async def test_produced_confirmed_consumed_acknowledged(broker: Broker) -> None:
     assert broker.count("a") == 0
 
 
+def sends(destination: str, *bodies: str) -> bytes:
+    """Frames that ask for receipts, which are their bodies' first words."""
+    return b"".join(
+        f"SEND\ndestination:/queue/{destination}\npersistent:true\nreceipt:{body.split()[0]}\n\n{body}\0".encode()
+        for body in bodies
+    )
+
+
+async def test_rows_of_frames_are_taken_in_order_before_what_is_behind_them(broker: Broker) -> None:
+    """Breaks when messages that came in a row wait while something else that came later is done."""
+    client = await broker.connected()
+    client.send(
+        sends("a", "1", "2", "3")
+        + sends("b", "4", "5")
+        + sends("a", "6")
+        + b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client\nreceipt:7\n\n\0"
+        + sends("a", "8", "9")
+        + b"ACK\nid:nothing\nreceipt:10\n\n\0"
+    )
+    await broker.settle()
+    received = client.received()
+    assert [headers["receipt-id"] for command, headers, _ in received if command != "MESSAGE"] == [*"123456789", "10"]
+    assert received[-1][0] == "ERROR"
+    assert [broker.count(queue) for queue in "ab"] == [6, 2]
+
+
+@pytest.mark.parametrize("behind", [b"", b"ACK\nid:nothing\n\n\0", b"SEND\n\n\0"])
+async def test_the_first_of_a_row_that_is_refused_is_the_one_that_is_named(tmp_path: Path, behind: bytes) -> None:
+    broker = await with_settings(tmp_path, max_size_bytes=4_000, address_full_policy=AddressFullPolicy.FAIL)
+    client = await broker.connected()
+    client.send(sends("a", *(f"{number} {'x' * 1000}" for number in range(1, 9))) + behind)
+    await broker.settle()
+    *before, (command, headers, _) = client.received()
+    confirmed = [each["receipt-id"] for _, each, _ in before]
+    assert 2 <= len(confirmed) < 6
+    assert confirmed == [str(number) for number in range(1, len(confirmed) + 1)]
+    assert (command, headers["receipt-id"]) == ("ERROR", str(len(confirmed) + 1))
+    assert "is full" in headers["message"]
+    assert broker.count("a") == len(confirmed)
+    await broker.stop()
+
+
 async def test_what_was_not_acknowledged_is_redelivered_after_a_restart(broker: Broker) -> None:
     client = await broker.connected()
     client.send(b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client-individual\n\n\0")

@@ -13,6 +13,7 @@ from pollux.wire.stomp.headers import StompError, unescape
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pollux.message import Message
     from pollux.protocols.stomp.conversation import Conversation
     from pollux.protocols.stomp.transactions import Transactions
     from pollux.store.large import LargeWriter
@@ -34,10 +35,13 @@ class Producer:
         "_large_plan",
         "_parking",
         "_plans",
+        "_run",
+        "_run_plan",
         "_session",
         "_transactions",
         "_writer",
         "large_frame",
+        "refused",
     )
 
     def __init__(self, session: Conversation, transactions: Transactions) -> None:
@@ -47,6 +51,11 @@ class Producer:
         self._parking = session.parking
         #: Addresses whose opening we will be told.
         self._awaiting: dict[str, Callable[[], None]] = {}
+        #: Messages of one plan in a row, with their frames and receipts: :meth:`finish` takes them in at once.
+        self._run: list[tuple[Message, Frame, bytes | None]] = []
+        self._run_plan: SendPlan | None = None
+        #: The frame of a row that was refused.
+        self.refused: Frame | None = None
         #: The SEND whose body is arriving in pieces.
         self.large_frame: LargeFrame | None = None
         self._large_plan: SendPlan | None = None
@@ -54,7 +63,7 @@ class Producer:
         self._body_head = b""
 
     def send(self, frame: Frame) -> None:
-        """A SEND frame. Raises what refuses it."""
+        """A SEND frame; what it asks for is done by the next :meth:`finish`. Raises what refuses it."""
         session = self._session
         block = frame.block
         receipt: bytes | None = None
@@ -75,9 +84,15 @@ class Producer:
         plan = self._plans.get(rest)
         if plan is None:
             plan = self._plan(rest)
+        if plan is not self._run_plan:
+            self.finish()
         if (plan.checked != session.batch or self._parking) and self._must_wait(frame, plan):
             return
         message = plan.message(frame.body, session.now, session.origin, self._user())
+        if plan.alike:
+            self._run_plan = plan
+            self._run.append((message, frame, receipt))
+            return
         if plan.transaction is None:
             session.post.send(message)
         else:
@@ -86,6 +101,22 @@ class Producer:
             session.receipts.append(receipt)
         elif plan.receipt is not None:
             session.receipts.append(escaped(plan.receipt, session.version))
+
+    def finish(self) -> None:
+        """Take in the row of messages that came last. Raises what refuses one; ``refused`` is its frame then."""
+        if self._run_plan is None:
+            return
+        run, self._run, self._run_plan = self._run, [], None
+        session = self._session
+        if len(run) > 1 and session.post.send_alike([message for message, _, _ in run]):
+            session.receipts += [receipt for _, _, receipt in run if receipt is not None]
+            return
+        for message, frame, receipt in run:
+            self.refused = frame
+            session.post.send(message)
+            if receipt is not None:
+                session.receipts.append(receipt)
+        self.refused = None
 
     def _user(self) -> str | None:
         """Who is noted as the sender of a message."""
@@ -211,6 +242,8 @@ class Producer:
 
     def close(self) -> None:
         """The session ends: forget what waits and what is half received."""
+        self._run.clear()
+        self._run_plan = None
         self._parking.clear()
         # Clients that come and go while an address is full must not pile up in the post office.
         for address, wakeup in self._awaiting.items():

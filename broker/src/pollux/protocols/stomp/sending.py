@@ -39,6 +39,7 @@ class SendPlan:
 
     __slots__ = (
         "address",
+        "alike",
         "checked",
         "delay",
         "deliver_at",
@@ -85,6 +86,8 @@ class SendPlan:
             or self.last_value is not None
             or self.duplicate_id
         )
+        #: Its messages differ in nothing but their bodies, and what confirms them.
+        self.alike = self.plain and self.transaction is None and self.receipt is None
         self.head = canonical(block, version, without) + b"\n"
         self.checked = 0
 

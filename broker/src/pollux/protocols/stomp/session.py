@@ -199,8 +199,11 @@ class StompSession(Session):
             for event in rest:
                 if type(event) is Frame:
                     current = event
+                    if event.command != b"SEND":
+                        self.producing.finish()
                     handlers[event.command](event)
                 else:
+                    self.producing.finish()
                     current = event if isinstance(event, LargeFrame) else self.producing.large_frame
                     if not self._handle_other(event):
                         self._stalled = [event, *rest]
@@ -209,10 +212,18 @@ class StompSession(Session):
                     return  # the session ends, or CONNECT came: nothing is decoded behind it
             self.flush()
         except PolluxError as problem:
-            self.fail(problem, current)
+            self._refuse(problem, current)
         except Exception:
             failure(logger, logging.ERROR, "internal error in a STOMP session", connection=self.origin)
             self.fail(StompError("internal error"), current)
+
+    def _refuse(self, problem: PolluxError, current: Frame | LargeFrame | None) -> None:
+        """Answer with ERROR, once what came before is taken in; of that, too, something may be refused."""
+        try:
+            self.producing.finish()
+        except PolluxError as earlier:
+            problem = earlier
+        self.fail(problem, self.producing.refused or current)
 
     def _handle_other(self, event: Event) -> bool:
         """Handle what is not a whole frame; false when it has to wait."""
@@ -236,6 +247,7 @@ class StompSession(Session):
 
     def flush(self) -> None:
         """Pass on what the batch collected."""
+        self.producing.finish()
         self.consuming.flush()
         if self.receipts:
             self._unconfirmed.append(self.receipts)
