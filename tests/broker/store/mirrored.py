@@ -7,8 +7,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pollux.store.mirror import Link, Mirror, MirroredFiles, Replica
-from pollux.store.mirror.copying import copy_store, files_of, inventory_of, wait_nearly
+from pollux.store.mirror.copying import copy_store, inventory_of, wait_nearly
 from pollux.store.mirror.operations import ROOTS, decode, path_of
+from pollux.store.mirror.pieces import files_of
 
 if TYPE_CHECKING:
     from pathlib import Path

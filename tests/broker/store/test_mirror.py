@@ -21,8 +21,9 @@ from broker.store.mirrored import TIMEOUT, Pair, contents, roots_in, write
 from pollux.errors import StoreError
 from pollux.store.files import FileOperations
 from pollux.store.mirror import Link, Operation, OperationType, Replica, copying
-from pollux.store.mirror.copying import PIECE, adopt, copy_store
+from pollux.store.mirror.copying import adopt, copy_store
 from pollux.store.mirror.operations import MAXIMUM_DATA, ROOTS, decode, encode, path_of, pieces
+from pollux.store.mirror.pieces import PIECE
 from pollux.store.mirror.replica import INCOMPLETE_SYNC
 from pollux.store.settings import StoreSettings
 from pollux.store.storage import Storage

@@ -94,6 +94,7 @@ class ActivePassiveActivation(CopyingActivation):
             on_synced=lambda _: None,
             on_following=self._heard,
             superseded=self._superseded,
+            pieces=self.pieces,
         )
         self._write_through(self._backups)
         self._promoter = Promoter(
@@ -154,6 +155,7 @@ class ActivePassiveActivation(CopyingActivation):
             on_lost=self._live_lost,
             on_refused=lambda *_: None,
             on_link=self._following.linked,
+            pieces=self.pieces,
         )
         self._joined = True
         self._become(Status.JOINING, "started")

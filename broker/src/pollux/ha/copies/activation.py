@@ -12,6 +12,7 @@ from pollux.cluster import topology
 from pollux.ha import peers
 from pollux.ha.activation import Activation
 from pollux.ha.standby import OWN_PACE, StandbyPrefetch
+from pollux.store.mirror.pieces import KnownPieces, PieceKeeper
 from pollux.store.spare import Spare
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class CopyingActivation(Activation):
     exclusive = True
     #: Who copies from this member once it serves; set by the policy, before anything is asked here.
     _replicas: Replicas
+    #: What hashes our data's files while this member waits.
+    _keeper: PieceKeeper | None = None
 
     def __init__(self, host: Host, role: str) -> None:
         super().__init__(host, role)
@@ -54,6 +57,8 @@ class CopyingActivation(Activation):
             "large": configuration.large_messages_directory,
             "paging": configuration.paging_directory,
         }
+        #: What is known of our data's files, for whoever they are compared with next.
+        self.pieces = KnownPieces(self.roots)
         #: Who is followed, as it described itself.
         self._live: dict[str, Any] | None = None
         self._prefetch: StandbyPrefetch | None = None
@@ -100,16 +105,25 @@ class CopyingActivation(Activation):
             in_order=True,
         )
         self._prefetch.start()
+        self._keeper = PieceKeeper(self.pieces)
+        self._keeper.start()
 
     def _cool(self) -> None:
         """Forget what was read along: it is of older data."""
+        self._hash_no_more()
         if self._prefetch is not None:
             self._prefetch.stop()
             self._prefetch = None
 
     def follower(self) -> Follower | None:
         """Hand out what has read the copy along; None: nothing has, or it does not come to an end. Blocking."""
+        self._hash_no_more()
         return self._prefetch.take() if self._prefetch is not None else None
+
+    def _hash_no_more(self) -> None:
+        if self._keeper is not None:
+            self._keeper.stop()
+            self._keeper = None
 
     # -- views
 

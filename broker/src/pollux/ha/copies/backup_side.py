@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from pollux.cluster.link.conversation import Conversation
     from pollux.store.mirror.copying import Inventory
+    from pollux.store.mirror.pieces import KnownPieces
     from pollux.store.port import Files
 
 logger = logging.getLogger("pollux.ha")
@@ -57,10 +58,12 @@ class BackupSide:
         on_accepted: Callable[[dict[str, Any]], None] = lambda _: None,
         about: Mapping[str, object] | None = None,
         files: Files | None = None,
+        pieces: KnownPieces | None = None,
     ) -> None:
         """``keep``: copies of older data that are kept (max-saved-replicated-journals-size).
 
         ``about``: what the live is told of this member. ``on_accepted`` gets its answer, once the data is marked.
+        ``pieces``: what was hashed of our data before.
         """
         self.state: LocalState | None = None
         self.applied = 0
@@ -74,6 +77,7 @@ class BackupSide:
         self._about = about or {}
         self._channel = 0
         self._files = files or FileOperations()
+        self._pieces = pieces
         self._replica = Replica(roots, self._marked, self._files)
         #: For the thread: the live's answer, then its changes; None: the end.
         self._waiting: SimpleQueue[dict[str, Any] | bytes | None] = SimpleQueue()
@@ -184,7 +188,7 @@ class BackupSide:
         history = mine.history if mine is not None else ()
         self.state = LocalState(node_id, sequence, epoch, complete=False, replica=True, stay=stay, history=history)
         local.write(self.journal, self.state, self._files)
-        return inventory_of(self._roots)
+        return inventory_of(self._roots, self._pieces)
 
     def _move_aside(self, mine: LocalState | None) -> None:
         """Nobody may serve with half of what is moved: it says that it is incomplete before the first file goes.

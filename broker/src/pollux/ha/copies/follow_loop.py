@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pollux.cluster.link.connecting import CoreLink
     from pollux.config.acceptors import Endpoint
     from pollux.ha.copies.local import LocalState
+    from pollux.store.mirror.pieces import KnownPieces
 
 logger = logging.getLogger("pollux.ha")
 
@@ -60,8 +61,13 @@ class FollowLoop:
         on_lost: Callable[[str, str], None],
         on_refused: Callable[[str, str], None],
         on_link: Callable[[Conversation], None] = lambda _: None,
+        pieces: KnownPieces | None = None,
     ) -> None:
-        """``on_refused(code, text)``: a live does not take us. ``on_link``: one has; what it is told by."""
+        """``on_refused(code, text)``: a live does not take us. ``on_link``: one has; what it is told by.
+
+        ``pieces``: what was hashed of our data.
+        """
+        self._pieces = pieces
         self._on_link = on_link
         self._connector = ClusterConnector(hub)
         self._roots = roots
@@ -165,6 +171,7 @@ class FollowLoop:
             on_end=over,
             on_accepted=taken,
             about=self._about(),
+            pieces=self._pieces,
         )
         try:
             if not self._allowed.is_set():

@@ -16,8 +16,9 @@ import msgspec
 from pollux.cluster.link import Idle
 from pollux.errors import PolluxError, StoreError
 from pollux.logs import event
-from pollux.store.mirror.copying import HASH_SIZE, copy_store, wait_nearly
+from pollux.store.mirror.copying import copy_store, wait_nearly
 from pollux.store.mirror.mirror import Link
+from pollux.store.mirror.pieces import HASH_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pollux.ha.copies.local import LocalState
     from pollux.ha.lease import Lease, Right
     from pollux.store.mirror import Link
+    from pollux.store.mirror.pieces import KnownPieces
 
 logger = logging.getLogger("pollux.ha")
 
@@ -132,9 +133,13 @@ class Replicas:
         on_synced: Callable[[LiveSide], None],
         on_following: Callable[[dict[str, Any]], None],
         cut_off: Callable[[], str] = lambda: "",
+        pieces: KnownPieces | None = None,
     ) -> None:
-        """``cut_off``: why nothing may be confirmed without a backup now; empty: nothing. It may block."""
-        self.mirror = Mirror(roots, on_lost=self._lost, patience=settings.patience)
+        """``cut_off``: why nothing may be confirmed without a backup now; empty: nothing. It may block.
+
+        ``pieces``: what was hashed of our data while this member waited.
+        """
+        self.mirror = Mirror(roots, on_lost=self._lost, patience=settings.patience, known=pieces)
         self.files = MirroredFiles(self.mirror)
         self.loop: asyncio.AbstractEventLoop
         self._settings = settings

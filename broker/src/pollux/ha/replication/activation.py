@@ -98,6 +98,7 @@ class ReplicatedActivation(CopyingActivation):
             on_synced=self._backup_synced,
             on_following=self._heard,
             cut_off=lambda: self._cut_off(self._loop.time()),
+            pieces=self.pieces,
         )
         self._write_through(self._replicas)
         #: Who else there is; where this broker says that it is there, once it serves.
@@ -165,6 +166,7 @@ class ReplicatedActivation(CopyingActivation):
             on_synced=self._synced,
             on_lost=self._live_lost,
             on_refused=self._not_taken,
+            pieces=self.pieces,
         )
         if (checks := network_check.settings_of(configuration)) is not None:
             self._network = NetworkCheck(checks, self._network_changed)

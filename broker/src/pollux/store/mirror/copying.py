@@ -7,23 +7,21 @@ replica says it has (a hash for each) are not sent. All in a thread.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from typing import TYPE_CHECKING
 
 from pollux.errors import StoreError
-from pollux.store.mirror.operations import MAXIMUM_DATA, ROOTS, Operation, OperationType, mirrored_name
+from pollux.store.mirror.operations import Operation, OperationType, mirrored_name
+from pollux.store.mirror.pieces import HASH_SIZE, PIECE, files_of, piece_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pollux.store.mirror.mirror import Link, Mirror
+    from pollux.store.mirror.pieces import KnownPieces
 
-#: Bytes of a piece, and of its hash.
-PIECE = MAXIMUM_DATA
-HASH_SIZE = 16
 #: Bytes that may wait to be sent while files are copied, and how small the rest must be for the last step.
 _AHEAD = 8 << 20
 _NEARLY = 256 << 10
@@ -34,33 +32,17 @@ _AT_ONCE = 4
 _BESIDE_CLIENTS = 180e6
 _ZEROS = bytes(PIECE)
 
-#: Files that recovery reads, and those that are written now and get such a name when they are complete.
-_SUFFIXES = frozenset((".segment", ".bodies", ".checkpoint", ".page", ".msg", ".tmp"))
-#: What belongs to a process, not to the store: its spare segment, its status.
-_OWN = ("spare-", ".")
-
 #: Path -> (size, hashes of its pieces).
 Inventory = dict[str, tuple[int, list[bytes]]]
 
 
-def piece_hash(data: bytes) -> bytes:
-    """Return the hash that a piece is known by."""
-    return hashlib.blake2b(data, digest_size=HASH_SIZE).digest()
-
-
-def files_of(roots: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
-    """Every file of a store as (mirrored path, path); what recovery does not need is left out."""
-    for root, depth in ROOTS.items():
-        for path in sorted(roots[root].glob("/".join("*" * depth))):
-            kept = path.suffix in _SUFFIXES or path.name == "address.txt"
-            if kept and not path.name.startswith(_OWN) and path.is_file():
-                yield f"{root}/{path.relative_to(roots[root]).as_posix()}", path
-
-
-def inventory_of(roots: Mapping[str, Path]) -> Inventory:
-    """Return what a replica has, as it tells its live."""
+def inventory_of(roots: Mapping[str, Path], pieces: KnownPieces | None = None) -> Inventory:
+    """Return what a replica has, as it tells its live; what is in ``pieces`` is not read."""
     found: Inventory = {}
     for name, path in files_of(roots):
+        if pieces is not None and (known := pieces.of(path)) is not None:
+            found[name] = (_size(path), [known[at : at + HASH_SIZE] for at in range(0, len(known), HASH_SIZE)])
+            continue
         with path.open("rb") as stream:
             hashes = []
             size = 0
@@ -86,10 +68,25 @@ def copy_store(
     pace = Pace(mirror)
     for name, path in files:
         _, hashes = inventory.get(name, (0, []))
+        if name in inventory and _is_known(mirror, link, name, path, hashes):
+            done += _size(path)
+            continue
         copy_file(mirror, link, name, path, hashes, pace=pace)
         done += _size(path)
         if progress is not None:
             progress(done, total)
+
+
+def _is_known(mirror: Mirror, link: Link, name: str, path: Path, hashes: Sequence[bytes]) -> bool:
+    """Whether the replica has the file as it is here, by hashes of both that are known already."""
+    with mirror.lock:
+        here = mirror.pieces.of(path)
+        if here is None or here != b"".join(hashes):
+            return False
+        # Its names and bytes may not be on stable storage there.
+        mirror.submit_to(link, Operation(OperationType.SIZE, name, _size(path)))
+        mirror.submit_to(link, Operation(OperationType.SYNC, name))
+        return True
 
 
 class Pace:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from pollux.logs import event
 from pollux.store.mirror.operations import Operation, OperationType, encode, pieces
+from pollux.store.mirror.pieces import KnownPieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -91,6 +92,7 @@ class Mirror:
         maximum_queue: int = 16 << 20,
         patience: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
+        known: KnownPieces | None = None,
     ) -> None:
         self.roots = {name: path.absolute() for name, path in roots.items()}
         #: Held while a file is changed and the change is queued, and while a piece of a file is read to be copied.
@@ -98,6 +100,8 @@ class Mirror:
         self.maximum_queue = maximum_queue
         self.patience = patience
         self.clock = clock
+        #: Hashes of files that need not be read to be compared.
+        self.pieces = known or KnownPieces(self.roots)
         self._on_lost = on_lost
         self._number = 0
         #: Replicas that are told of changes, and those (some lost, their loss not settled) that syncs wait for.
