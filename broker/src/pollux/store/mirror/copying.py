@@ -68,10 +68,8 @@ def copy_store(
     pace = Pace(mirror)
     for name, path in files:
         _, hashes = inventory.get(name, (0, []))
-        if name in inventory and _is_known(mirror, link, name, path, hashes):
-            done += _size(path)
-            continue
-        copy_file(mirror, link, name, path, hashes, pace=pace)
+        if name not in inventory or not _is_known(mirror, link, name, path, hashes):
+            copy_file(mirror, link, name, path, hashes, pace=pace)
         done += _size(path)
         if progress is not None:
             progress(done, total)

@@ -61,6 +61,8 @@ class KnownPieces:
     def __init__(self, roots: Mapping[str, Path], clock: Callable[[], float] = time.monotonic) -> None:
         self._roots = {name: path.absolute() for name, path in roots.items()}
         self._clock = clock
+        #: One look at a time: a thread that was told to stop may still be in one.
+        self._looking = threading.Lock()
         #: As it was when it was hashed, and the hashes in a row.
         self._known: dict[Path, tuple[Identity, bytes]] = {}
         #: As it was when it was seen first, and when that was.
@@ -76,6 +78,10 @@ class KnownPieces:
 
         Blocking. Raises OSError.
         """
+        with self._looking:
+            self._look(limit, ended)
+
+    def _look(self, limit: int, ended: Callable[[], bool]) -> None:
         there = {path for _, path in files_of(self._roots)}
         for kept in (self._known, self._seen):
             for path in kept.keys() - there:
