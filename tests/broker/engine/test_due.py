@@ -61,20 +61,24 @@ class Scheduled:
         self.at = 0
 
 
+def plan(times: Times, queue: Scheduled, ready: Callable[[], None]) -> None:
+    """Have a queue do what is due in it, and ``ready`` be called then."""
+    due = DueQueues(
+        cast("asyncio.AbstractEventLoop", times),
+        cast("Share", type("AtOnce", (), {"work": lambda _, steps: list(steps)})()),
+        cast("AddressSpace", type("Space", (), {"queue_by_id": lambda _, __: queue})()),
+        lambda: times.wall,
+        lambda _: ready(),
+    )
+    due.plan(cast("Queue", queue))
+
+
 @pytest.mark.parametrize("jump", [0, HOUR // 2, HOUR, 2 * HOUR])
 def test_what_is_due_does_not_wait_for_a_clock_that_was_set_forward(jump: int) -> None:
     times = Times()
     queue = Scheduled(times.wall + HOUR)
     done: list[float] = []
-    space = type("Space", (), {"queue_by_id": lambda _, __: queue})()
-    due = DueQueues(
-        cast("asyncio.AbstractEventLoop", times),
-        cast("Share", type("AtOnce", (), {"work": lambda _, steps: list(steps)})()),
-        cast("AddressSpace", space),
-        lambda: times.wall,
-        lambda _: done.append(times.passed),
-    )
-    due.plan(cast("Queue", queue))
+    plan(times, queue, lambda: done.append(times.passed))
     times.run(60)
     times.wall += jump
     times.run(2 * HOUR / 1000)
@@ -87,16 +91,8 @@ def test_a_clock_that_was_set_back_has_it_wait_for_its_time() -> None:
     times = Times()
     queue = Scheduled(times.wall + HOUR)
     done: list[int] = []
-    space = type("Space", (), {"queue_by_id": lambda _, __: queue})()
-    due = DueQueues(
-        cast("asyncio.AbstractEventLoop", times),
-        cast("Share", type("AtOnce", (), {"work": lambda _, steps: list(steps)})()),
-        cast("AddressSpace", space),
-        lambda: times.wall,
-        lambda _: done.append(times.wall),
-    )
     expected = queue.at
-    due.plan(cast("Queue", queue))
+    plan(times, queue, lambda: done.append(times.wall))
     times.run(60)
     times.wall -= HOUR
     times.run(3 * HOUR / 1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from broker.store.mirrored import contents, roots_in
+from harness.store import FaultyFiles
 from pollux.cluster.link import Conversation, CoreHub
 from pollux.formats.segments import Kind, SegmentHeader
 from pollux.ha.copies import local
@@ -19,6 +21,7 @@ from pollux.ha.copies.live_side import LiveSide
 from pollux.ha.copies.local import LocalState
 from pollux.ha.copies.old_replicas import move_aside
 from pollux.store.mirror import Mirror, MirroredFiles
+from pollux.store.mirror.pieces import SETTLED, KnownPieces
 from pollux.store.segments import segment_name
 from pollux.wire.core import ClusterKey
 
@@ -142,6 +145,9 @@ class Backup:
         self.ended: list[tuple[str, str]] = []
         self.end: End
         self.following: BackupSide
+        self.files = FaultyFiles()
+        self.pieces = KnownPieces(self.roots, lambda: self.passed)
+        self.passed = 0.0
 
     async def follow(self, port: int) -> None:
         loop = asyncio.get_running_loop()
@@ -155,6 +161,8 @@ class Backup:
             keep=2,
             on_synced=self.synced.append,
             on_end=lambda code, text: self.ended.append((code, text)),
+            files=self.files,
+            pieces=self.pieces,
         )
         self.following.begin()
 
@@ -200,6 +208,23 @@ async def test_a_backup_copies_follows_and_is_marked_complete(two: Two) -> None:
         # What is confirmed is in the copy already.
         assert (two.backup.roots["journal"] / "2.segment").read_bytes() == b"record %d" % number
     assert contents(two.backup.roots) == contents(two.live.roots)
+
+
+async def test_what_was_hashed_is_forgotten_when_a_write_fails(two: Two) -> None:
+    """What could not be written is not there any more, under the times of when it was: it has to be read again."""
+    file = two.backup.roots["journal"] / "1.segment"
+    (two.live.roots["journal"] / "1.segment").write_bytes(os.urandom(500_000))
+    await two.backup.follow(two.port)
+    await until(lambda: bool(two.backup.synced))
+    two.backup.pieces.look()
+    two.backup.passed += SETTLED
+    two.backup.pieces.look()
+    assert two.backup.pieces.of(file) is not None
+    two.backup.files.sync_error = errno.EIO
+    await two.live.write("2.segment", b"record")
+    await until(lambda: bool(two.backup.ended))
+    assert two.backup.ended[0][0] == "failed"
+    assert two.backup.pieces.of(file) is None
 
 
 async def test_a_batch_costs_one_frame_each_way(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:

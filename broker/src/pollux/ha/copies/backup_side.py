@@ -152,6 +152,8 @@ class BackupSide:
             # Whatever it is: a stream that nobody reads any more, and nobody ends, would be followed for ever.
             if not isinstance(error, (PolluxError, OSError)):
                 logger.exception("the live cannot be followed")
+            if self._pieces is not None:
+                self._pieces.forget()
             self._call(self._failed, str(error))
         finally:
             self._replica.close()

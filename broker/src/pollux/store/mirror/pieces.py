@@ -81,6 +81,15 @@ class KnownPieces:
         with self._looking:
             self._look(limit, ended)
 
+    def forget(self) -> None:
+        """Know nothing any more: a write or sync failed, and what was hashed may never have reached the disk. Blocking.
+
+        A file shows the older bytes again then, with the times of the ones that were lost.
+        """
+        with self._looking:
+            self._known.clear()
+            self._seen.clear()
+
     def _look(self, limit: int, ended: Callable[[], bool]) -> None:
         there = {path for _, path in files_of(self._roots)}
         for kept in (self._known, self._seen):
