@@ -211,7 +211,7 @@ async def test_a_backup_copies_follows_and_is_marked_complete(two: Two) -> None:
 
 
 async def test_what_was_hashed_is_forgotten_when_a_write_fails(two: Two) -> None:
-    """What could not be written is not there any more, under the times of when it was: it has to be read again."""
+    """Breaks when bytes that never reached the disk are taken for what is there, as the file's times say."""
     file = two.backup.roots["journal"] / "1.segment"
     (two.live.roots["journal"] / "1.segment").write_bytes(os.urandom(500_000))
     await two.backup.follow(two.port)
