@@ -272,6 +272,25 @@ def test_a_primary_that_stood_still_is_replaced_and_confirms_nothing_when_it_wak
         cluster.finish()
 
 
+def test_another_backup_turns_to_the_new_primary_before_the_old_ones_link_is_given_up(tmp_path: Path) -> None:
+    """A machine without power says nothing: by its link alone it is missed after two heartbeats, two minutes here.
+
+    So long, too, the new primary would confirm nothing: it expects the backup that was ready.
+    """
+    with Cluster(tmp_path, 3, link_heartbeat_interval=60) as cluster:
+        first, second, third = cluster.start()
+        cluster.start_traffic(pause=0.02)
+        cluster.wait_for_confirms(30)
+        cluster.fault("the active one's machine says nothing more")
+        first.signal(signal.SIGSTOP)
+        second.promote("--fenced", first.address)
+        second.wait_for_status("active")
+        assert f"superseded: {second.address} says that it serves" in third.text()
+        first.kill()
+        cluster.wait_for_confirms(30)
+        cluster.finish()
+
+
 def test_random_kills_lose_nothing(tmp_path: Path) -> None:
     """Any broker, again and again, under load (test_failover_send_receive, test_tx_send_receive).
 

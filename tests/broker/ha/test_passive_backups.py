@@ -197,13 +197,30 @@ def test_a_promotion_is_judged_by_what_is_on_the_disk(tmp_path: Path) -> None:
     follow: Any = SimpleNamespace(hold=lambda: asyncio.sleep(0), again=lambda: None)
     other = Record(NODE, Number(1, 2), complete=True, primary=THERE, heirs=frozenset({HERE}))
 
-    async def others() -> list[Answer]:
+    async def others(_: object) -> list[Answer]:
         return [Answer(THERE, Status.JOINING, other)]
 
     primary = Primary(tmp_path, 60.0, lambda _: None)
     promoter = Promoter({"journal": tmp_path}, HERE, "here", following, primary, min_in_sync=0, ask_others=others)
     verdict = asyncio.run(promoter.judged(Status.JOINING, Proof(), follow))
     assert verdict.why is Why.PROMOTED, verdict.reason
+
+
+def test_a_backup_asks_whether_it_counts_as_soon_as_its_copy_is_complete(tmp_path: Path) -> None:
+    """Breaks when it waits for its next turn: a second in which nobody may promote it."""
+    following = Following({"journal": tmp_path}, settings(heartbeat=60.0), lambda work: work.close())
+    sent: list[bytes] = []
+    conversation: Any = SimpleNamespace(
+        open=lambda *_, **__: 1, credit=lambda _: 1, send=lambda _, payload: sent.append(payload)
+    )
+    following.linked(conversation)
+    following.ask(100.0)
+    following.ask(100.1)
+    assert len(sent) == 1
+    local.write(tmp_path, LocalState(NODE, 1, 1, complete=True, replica=True, primary=THERE, heirs=(HERE, THERE)))
+    asyncio.run(following.synced())
+    following.ask(100.2)
+    assert len(sent) == 2
 
 
 @pytest.mark.parametrize(

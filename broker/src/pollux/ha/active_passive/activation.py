@@ -24,7 +24,7 @@ from pollux.errors import InvalidRequestError, PolluxError
 from pollux.ha.activation import history_view
 from pollux.ha.active_passive import levels
 from pollux.ha.active_passive.answers import Answers
-from pollux.ha.active_passive.asking import answer_content, ask_all
+from pollux.ha.active_passive.asking import answer_content, ask_all, tell_all
 from pollux.ha.active_passive.following import Following, record_of
 from pollux.ha.active_passive.policy import UNCONFIRMED, UNWANTED, Action, Opening, Serving, decide
 from pollux.ha.active_passive.primary import Backups, Primary
@@ -46,7 +46,7 @@ from pollux.logs import event
 from pollux.wire.core import ClusterKey
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Container, Coroutine, Iterable
 
     from pollux.engine.post_office import PostOffice
     from pollux.ha.activation import Host
@@ -104,7 +104,7 @@ class ActivePassiveActivation(CopyingActivation):
             self._following,
             self._primary,
             min_in_sync=self.settings.min_in_sync,
-            ask_others=self._ask_others,
+            ask_others=lambda off: self._ask_others(off=off),
         )
         self._follow: FollowLoop
         self._port: WaitingPort
@@ -261,9 +261,9 @@ class ActivePassiveActivation(CopyingActivation):
         state = self._primary.state
         return record_of(state)._replace(complete=True) if state is not None else self._following.record
 
-    async def _ask_others(self, seconds: float | None = None) -> list[Answer]:
+    async def _ask_others(self, seconds: float | None = None, off: Container[str] = ()) -> list[Answer]:
         limit = self.settings.connect_timeout if seconds is None else seconds
-        return await ask_all(self._connector, self.settings.others, limit)
+        return await ask_all(self._connector, self.settings.others, limit, off)
 
     async def own_status(self) -> dict[str, Any]:
         """Return what this member says of itself, and of its data as it is on the disk now. Raises StoreError."""
@@ -287,6 +287,11 @@ class ActivePassiveActivation(CopyingActivation):
         primary = str((self._live or {}).get("address", ""))[:255]
         return (self.settings.public_url or primary) if primary else ""
 
+    def heard_of(self, member: str, epoch: int) -> None:
+        """Follow it at once: whoever is followed or tried now may be a machine without power, which says nothing."""
+        if self._joined and self._waits() and self._following.is_behind(epoch):
+            self._follow.turn(self.settings.others[member])
+
     def _accepted(self, content: dict[str, Any]) -> None:
         self._live = content
         self._heard(content)
@@ -298,7 +303,7 @@ class ActivePassiveActivation(CopyingActivation):
         self._cool()
 
     def _synced(self, _state: LocalState) -> None:
-        self._do(self._following.read())
+        self._do(self._following.synced())
         self._warm(lambda: None)
 
     def _live_lost(self, code: str, _reason: str) -> None:
@@ -407,6 +412,10 @@ class ActivePassiveActivation(CopyingActivation):
         self._backups.mirror.require(self.settings.min_in_sync)
         self.machine.to(Phase.LIVE, self.machine.position.reason)
         self._serves.set()
+        if (right := self._primary.right) is not None:
+            given = self.settings
+            told = tell_all(self._connector, given.others.values(), given.connect_timeout, given.me, right.epoch)
+            self._do(told)
 
     async def others(self) -> list[Member]:
         """Return the other members that are connected."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pollux.cluster.link import Idle
 from pollux.errors import InvalidRequestError
-from pollux.ha.active_passive.asking import ADMIN, READY, STATUS, Answerer, ReadyAnswerer
+from pollux.ha.active_passive.asking import ADMIN, READY, SERVES, STATUS, Answerer, ReadyAnswerer
 from pollux.logs import event
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ class Asked(Protocol):
 
     async def cluster(self) -> dict[str, Any]:
         """Return what it and all others are."""
+
+    def heard_of(self, member: str, epoch: int) -> None:
+        """Follow ``member``, which says that it serves since ``epoch``, if it waits and follows nobody newer."""
 
     async def promote(self, fenced: Iterable[str], discarded: Iterable[str]) -> dict[str, Any]:
         """Serve, if it may."""
@@ -58,7 +62,12 @@ class Answers:
     @property
     def purposes(self) -> Mapping[str, Callable[[Conversation, int, dict[str, Any]], Any]]:
         """Who answers on which channel."""
-        return {STATUS: self._tell_status, READY: self._tell_ready, ADMIN: self._tell_admin}
+        return {
+            STATUS: self._tell_status,
+            READY: self._tell_ready,
+            SERVES: self._hear_who_serves,
+            ADMIN: self._tell_admin,
+        }
 
     def _tell_status(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Any:
         del content
@@ -89,11 +98,23 @@ class Answers:
         raise InvalidRequestError(f"{str(asked)[:32]!r} is not offered by this broker")
 
     def _tell_ready(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Any:
+        if (address := self._member_accepted(conversation, channel, content)) is None:
+            return None
+        # It asks for the first time on this connection: it has dropped what it was told before.
+        self._backups.granted.ended(address)
+        return ReadyAnswerer(conversation, channel, address, self._backups.counts)
+
+    def _hear_who_serves(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Any:
+        if (address := self._member_accepted(conversation, channel, content)) is None:
+            return None
+        self._member.heard_of(address, int(content.get("epoch", 0)))
+        return Idle()
+
+    def _member_accepted(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> str | None:
+        """Return the address of the member that has opened this; None: it is refused, as it is none."""
         address = str(content.get("member", ""))
         if address not in self._others:
             conversation.refuse(channel, "it is none of ha-brokers-url")
             return None
         conversation.accept(channel)
-        # It asks for the first time on this connection: it has dropped what it was told before.
-        self._backups.granted.ended(address)
-        return ReadyAnswerer(conversation, channel, address, self._backups.counts)
+        return address

@@ -2,14 +2,15 @@
 
 ``ha-status``: a question without content; the answer is in what accepts the channel. ``ha-ready``: a backup sends the
 time by its own clock (8 bytes, a double) again and again, and its primary sends it back as long as the backup is one of
-those without whose word nothing is confirmed. ``ha-admin``: what Qpid's command line asks of a broker. See
-docs/core-protocol.md.
+those without whose word nothing is confirmed. ``ha-serves``: a new primary tells the others that it is one.
+``ha-admin``: what Qpid's command line asks of a broker. See docs/core-protocol.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pollux.cluster.connector import UnreachableError
@@ -19,15 +20,17 @@ from pollux.ha.active_passive.promotion import Answer, Number, Record
 from pollux.ha.active_passive.statuses import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 
     from pollux.cluster.connector import ClusterConnector
     from pollux.cluster.link import Conversation
     from pollux.config.acceptors import Endpoint
 
-ADMIN, STATUS, READY = "ha-admin", "ha-status", "ha-ready"
+ADMIN, STATUS, READY, SERVES = "ha-admin", "ha-status", "ha-ready", "ha-serves"
 _TIME = struct.Struct("<d")
 _WINDOW = 4096
+#: How long it takes to hear from somebody who answers, when all others have, seconds.
+AT_ONCE = 0.1
 
 
 class RefusedError(PolluxError):
@@ -55,6 +58,21 @@ class Question(Idle):
             self.answer.set_result(None)
 
 
+async def _asked(
+    connector: ClusterConnector, endpoint: Endpoint, seconds: float, purpose: str, content: Mapping[str, object]
+) -> Question:
+    """Return the question when it is answered or refused. Raises UnreachableError, TimeoutError."""
+    link = await connector.connect(endpoint, seconds)
+    question = Question()
+    try:
+        link.conversation.open(question, purpose, **content)
+        async with asyncio.timeout(seconds):
+            await question.answer
+    finally:
+        link.close("asked")
+    return question
+
+
 async def ask_as_admin(
     connector: ClusterConnector, endpoint: Endpoint, seconds: float, content: Mapping[str, object]
 ) -> dict[str, Any]:
@@ -62,15 +80,8 @@ async def ask_as_admin(
 
     Raises UnreachableError, BrokenOffError, TimeoutError, and RefusedError where it says no.
     """
-    link = await connector.connect(endpoint, seconds)
-    question = Question()
-    try:
-        async with asyncio.timeout(seconds):
-            link.conversation.open(question, ADMIN, **content)
-            found = await question.answer
-    finally:
-        link.close("asked")
-    if found is not None:
+    question = await _asked(connector, endpoint, seconds, ADMIN, content)
+    if (found := question.answer.result()) is not None:
         return found
     code, text = question.why
     if code != "refused":
@@ -108,25 +119,42 @@ class Answerer(Idle):
 async def ask(connector: ClusterConnector, member: str, endpoint: Endpoint, seconds: float) -> Answer:
     """Return what another member says of itself, or that it says nothing within ``seconds``."""
     try:
-        link = await connector.connect(endpoint, seconds)
+        content = (await _asked(connector, endpoint, seconds, STATUS, {})).answer.result()
+        return _answer(member, content) if content is not None else Answer(member)
     except UnreachableError as error:
         return Answer(member, absent=error.refused)
-    question = Question()
-    try:
-        link.conversation.open(question, STATUS)
-        async with asyncio.timeout(seconds):
-            content = await question.answer
-        return _answer(member, content) if content is not None else Answer(member)
     except (TimeoutError, KeyError, TypeError, ValueError):
         return Answer(member)
+
+
+async def ask_all(
+    connector: ClusterConnector, others: Mapping[str, Endpoint], seconds: float, off: Container[str] = ()
+) -> list[Answer]:
+    """Return what each of the others says of itself, or that it says nothing within ``seconds``.
+
+    ``off``: whose machines are said to be off. Nobody waits for them, but if that is wrong they say so at once.
+    """
+    asked = {name: asyncio.ensure_future(ask(connector, name, endpoint, seconds)) for name, endpoint in others.items()}
+    try:
+        await asyncio.gather(*(each for name, each in asked.items() if name not in off))
+        if silent := [each for name, each in asked.items() if name in off]:
+            await asyncio.wait(silent, timeout=AT_ONCE)
+        return [each.result() if each.done() else Answer(name) for name, each in asked.items()]
     finally:
-        link.close("asked")
+        for each in asked.values():
+            each.cancel()
 
 
-async def ask_all(connector: ClusterConnector, others: Mapping[str, Endpoint], seconds: float) -> list[Answer]:
-    """Return what each of the others says, or that it says nothing within ``seconds``."""
-    asked = [ask(connector, name, endpoint, seconds) for name, endpoint in others.items()]
-    return await asyncio.gather(*asked)
+async def tell_all(
+    connector: ClusterConnector, others: Iterable[Endpoint], seconds: float, member: str, epoch: int
+) -> None:
+    """Tell the others that ``member`` serves since ``epoch``: one that is not reached looks for it by itself."""
+
+    async def tell(endpoint: Endpoint) -> None:
+        with suppress(UnreachableError, TimeoutError):
+            await _asked(connector, endpoint, seconds, SERVES, {"member": member, "epoch": epoch})
+
+    await asyncio.gather(*map(tell, others))
 
 
 def answer_content(status: Status, record: Record | None) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class Following:
         self._do = do
         #: The address of who is followed; how it is asked whether this member counts, and when it was.
         self._primary: str | None = None
+        self._epoch = 0
         self._asker: ReadyAsker | None = None
         self._asked_at = 0.0
 
@@ -74,6 +75,11 @@ class Following:
             self._asked_at = now
             self._asker.ask(now)
 
+    async def synced(self) -> None:
+        """Read what the complete copy is, and ask at once whether it counts. Raises StoreError."""
+        self._asked_at = 0.0
+        await self.read()
+
     def snapshot(self, status: Status, now: float) -> Waiting:
         """Return what is decided by."""
         complete = self.record is not None and self.record.complete
@@ -83,10 +89,14 @@ class Following:
 
     def accepted(self, content: dict[str, Any]) -> None:
         """A primary takes this member: its own data is no whole copy from here on."""
-        self._primary = str(content.get("address", ""))
+        self._primary, self._epoch = str(content.get("address", "")), int(content.get("epoch", 0))
         self.ready.drop()
         if self.record is not None:
             self.record = self.record._replace(complete=False)
+
+    def is_behind(self, epoch: int) -> bool:
+        """Whether nobody is followed who serves since this epoch or a later one."""
+        return self._primary is None or self._epoch < epoch
 
     def linked(self, conversation: Conversation) -> None:
         """Ask that primary on this connection from now on."""

@@ -17,7 +17,7 @@ from pollux.ha.node_state import Activation as Entry
 from pollux.store.journal_facts import newest_epoch
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Container, Mapping
     from pathlib import Path
 
     from pollux.ha.active_passive.following import Following
@@ -39,8 +39,9 @@ class Promoter:
         primary: Primary,
         *,
         min_in_sync: int,
-        ask_others: Callable[[], Awaitable[list[Answer]]],
+        ask_others: Callable[[Container[str]], Awaitable[list[Answer]]],
     ) -> None:
+        """``ask_others(off)``: what all others say; those whose machines are off are not waited for."""
         #: Whether somebody else served with this data before.
         self.received = False
         self._min_in_sync = min_in_sync
@@ -53,7 +54,7 @@ class Promoter:
 
     async def judged(self, status: Status, proof: Proof, follow: FollowLoop) -> Verdict:
         """Return whether this member may serve; if it may, nobody is followed any more. Raises StoreError."""
-        answers = await self._ask_others()
+        answers = await self._ask_others(proof.fenced)
         # A primary raises the number of its heirs' data on their disks, without a word to the rest of them.
         await self._following.read()
         if (verdict := judge(self._candidate(status), answers, proof)).why is not Why.PROMOTED:

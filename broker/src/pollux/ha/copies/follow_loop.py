@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pollux.cluster.connector import ClusterConnector, UnreachableError, tell
 from pollux.cluster.duties import carry_out
@@ -12,21 +12,24 @@ from pollux.ha.copies.backup_side import BackupSide
 from pollux.logs import event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
     from pathlib import Path
 
     from pollux.cluster.discovery import Others
     from pollux.cluster.link import Conversation, CoreHub
-    from pollux.cluster.link.connecting import CoreLink
     from pollux.config.acceptors import Endpoint
     from pollux.ha.copies.local import LocalState
     from pollux.store.mirror.pieces import KnownPieces
 
 logger = logging.getLogger("pollux.ha")
 
+T = TypeVar("T")
+
 #: Longest time to connect to one member, and the pause after a connection that was of use, seconds.
 CONNECT_LIMIT = 5.0
 _SOON = 0.2
+#: Why a member is followed no more when it is said that another one serves.
+SUPERSEDED = "superseded"
 
 
 class Times(Protocol):
@@ -82,7 +85,10 @@ class FollowLoop:
         self._allowed.set()
         #: Set when every member was tried once, or one has taken us.
         self.looked = asyncio.Event()
-        self._connecting: asyncio.Task[CoreLink] | None = None
+        #: The attempt to connect, or the pause, that can be broken off.
+        self._waiting: asyncio.Task[Any] | None = None
+        #: Who is tried next, out of turn.
+        self._next: Endpoint | None = None
         self._following: BackupSide | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -98,15 +104,23 @@ class FollowLoop:
         """Follow nobody until :meth:`again`; returns when nothing is written any more."""
         self._allowed.clear()
         # A machine that is off answers nothing for seconds: who may serve then would have lost the right meanwhile.
-        if self._connecting is not None:
-            self._connecting.cancel()
-        if self._following is not None:
-            self._following.closed("stopping", "this member may serve")
+        self._break_off("stopping", "this member may serve")
         await self._idle.wait()
 
     def again(self) -> None:
         """Follow again."""
         self._allowed.set()
+
+    def turn(self, endpoint: Endpoint) -> None:
+        """Follow this member as soon as any is, whoever is followed or tried now: it says that it serves."""
+        self._next = endpoint
+        self._break_off(SUPERSEDED, f"{endpoint.host}:{endpoint.port} says that it serves")
+
+    def _break_off(self, code: str, reason: str) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+        if self._following is not None:
+            self._following.closed(code, reason)
 
     async def stop(self) -> None:
         """Follow nobody any more; returns when nothing is written."""
@@ -119,33 +133,54 @@ class FollowLoop:
         await self._others.first()
         while True:
             followed = False
-            for endpoint in self._others.endpoints:
-                await self._allowed.wait()
-                self._idle.clear()
-                try:
-                    followed = await self._follow(endpoint) or followed
-                finally:
-                    self._idle.set()
+            for endpoint in self._turns():
+                followed = await self._try(endpoint) or followed
             self.looked.set()
-            await self._others.pause(_SOON if followed else self._settings.retry)
+            await self._breakable(self._others.pause(_SOON if followed else self._settings.retry))
+
+    def _turns(self) -> Iterator[Endpoint]:
+        """Who is tried in one round: each member, and before the next one whoever said meanwhile that it serves."""
+        for endpoint in (*self._others.endpoints, None):
+            while (said := self._next) is not None:
+                self._next = None
+                yield said
+            if endpoint is not None:
+                yield endpoint
+
+    async def _try(self, endpoint: Endpoint) -> bool:
+        """Follow this member if that is allowed and it is live, as long as it is. Whether it was."""
+        await self._allowed.wait()
+        self._idle.clear()
+        try:
+            return await self._follow(endpoint)
+        finally:
+            self._idle.set()
+
+    async def _breakable(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Return what comes of this, None if it was broken off."""
+        task: asyncio.Task[T] = asyncio.get_running_loop().create_task(work)
+        self._waiting = task
+        try:
+            return await task
+        except asyncio.CancelledError:
+            waiter = asyncio.current_task()
+            if waiter is not None and waiter.cancelling():
+                raise
+            return None
+        finally:
+            self._waiting = None
 
     async def _follow(self, endpoint: Endpoint) -> bool:
-        """Follow this member if it is live, as long as it is. Whether it was."""
         where = f"{endpoint.host}:{endpoint.port}"
         loop = asyncio.get_running_loop()
         limit = min(CONNECT_LIMIT, self._settings.connect_timeout)
-        self._connecting = loop.create_task(self._connector.connect(endpoint, limit))
         try:
-            link = await self._connecting
+            link = await self._breakable(self._connector.connect(endpoint, limit))
         except UnreachableError as error:
             self._say(where, error)
             return False
-        except asyncio.CancelledError:
-            if self._allowed.is_set():
-                raise
+        if link is None:
             return False
-        finally:
-            self._connecting = None
         ended: asyncio.Future[tuple[str, str]] = loop.create_future()
         accepted = False
 
@@ -174,7 +209,7 @@ class FollowLoop:
             pieces=self._pieces,
         )
         try:
-            if not self._allowed.is_set():
+            if not self._allowed.is_set() or self._next is not None:
                 return False
             self._following = following
             following.begin()
