@@ -5,13 +5,14 @@
 
 The server is one of its own in the directory, with `fsync` and `synchronous_commit` on, reached by loopback.
 Throughput: durable messages published and confirmed over AMQP, window 512, the two brokers in turns; the other one
-idles (one that stands still would lose its right to serve). Producers: 50 at once, each of which waits for the
-confirm of one message of 1 KiB before it sends the next; at least 5,000 messages/s with p99 below 20 ms were asked
-for. Peer: the same server has ActiveMQ's messages (Debian's `activemq` and `libpostgresql-jdbc-java`), over STOMP,
-which is all that one speaks. Failover: kill -9 of the live under load until the other one confirms. Takeover: the same
-for a live that is killed, stands still or is asked to stop, with a lease of 5 s and clocks that are right or an hour
-off; asked for were 1 s, 7 s and 0.3 s. Recovery: that many durable messages in one queue, kill -9, and from the start
-of the process until it is ready. Prints a table for each part; nothing is asserted.
+idles (one that stands still would lose its right to serve). Producers: 50 at once, each of which waits for the confirm
+of one message of 1 KiB before it sends the next; at least 5,000 messages/s with p99 below 20 ms were asked for. Peer:
+the same server has ActiveMQ's messages (Debian's `activemq` and `libpostgresql-jdbc-java`), over STOMP, which is all
+that one speaks. Failover: kill -9 of the live under load until the other one confirms. Takeover: the same for a live
+that is killed, stands still or is asked to stop, with a lease of 5 s, clocks that are right or an hour off, and a
+client that waits for one second for an answer; asked for were 1 s, 7 s and 0.3 s. Recovery: that many durable messages
+in one queue, kill -9, and from the start of the process until it is ready. Prints a table for each part; nothing is
+asserted.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ FOLLOWED_ROLES = (
     f"<backup><allow-failback>false</allow-failback>{FOLLOWED}</backup>",
 )
 LEASE = "<px:lease-guard>3500</px:lease-guard><px:lease-margin>1500</px:lease-margin>"
+#: Of a client that leaves a broker which stands still in time.
+NOTICES = "&callTimeout=1000&connect-timeout-millis=300"
 FAULTS = {"kill -9": signal.SIGKILL, "stands still": signal.SIGSTOP, "is asked to stop": signal.SIGTERM}
 WRONG_CLOCK = ROOT / "tests/e2e/wrong_clock_runner.py"
 
@@ -210,7 +213,8 @@ def takeover(directory: Path, server: Server, arguments: argparse.Namespace) -> 
                 times = []
                 for number, delay in enumerate(delays(arguments.trials, 0.2)):
                     time.sleep(delay)
-                    times.append(asyncio.run(trial(pair, Wire.AMQP, f"{words}-{number}", how)))
+                    run = f"{words}-{number}"
+                    times.append(asyncio.run(trial(pair, Wire.AMQP, run, how, options=NOTICES)))
                     if how == signal.SIGSTOP:
                         os.kill(pair.live, signal.SIGKILL)
                     pair.swap()

@@ -70,11 +70,16 @@ async def fill(pair: Pair, protocol: Wire, messages: int, size: int) -> None:
     await sender.close()
 
 
-async def trial(pair: Pair, protocol: Wire, run: str, how: signal.Signals = signal.SIGKILL) -> float:
-    """Send, kill (or what else `how` does), and return the milliseconds until the other broker confirms something."""
+async def trial(
+    pair: Pair, protocol: Wire, run: str, how: signal.Signals = signal.SIGKILL, *, options: str = ""
+) -> float:
+    """Send, kill (or what else `how` does), and return the milliseconds until the other broker confirms something.
+
+    `options` are those of the client's URL, beside the pair's.
+    """
     switch = Switch()
     place = pair.destination("failover.load")
-    sender = publisher(protocol, parse_url(pair.url), place, switch.on_confirmed, window=WINDOW)
+    sender = publisher(protocol, parse_url(pair.url + options), place, switch.on_confirmed, window=WINDOW)
     await sender.start()
 
     async def load() -> None:

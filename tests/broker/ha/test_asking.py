@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,27 +30,31 @@ def answering(monkeypatch: pytest.MonkeyPatch, **answers: Status) -> None:
     monkeypatch.setattr(asking, "ask", ask)
 
 
-async def ask_all(off: set[str]) -> dict[str, Status | None]:
-    connector: Any = None
-    found = await asyncio.wait_for(asking.ask_all(connector, OTHERS, SECONDS, off), 30)
+def others() -> asking.OtherMembers:
+    hub: Any = None
+    settings: Any = SimpleNamespace(others=OTHERS, connect_timeout=SECONDS)
+    return asking.OtherMembers(hub, settings)
+
+
+async def asked(off: set[str]) -> dict[str, Status | None]:
+    found = await asyncio.wait_for(others().ask(off=off), 30)
     return {one.member: one.status for one in found}
 
 
 async def test_a_machine_that_is_off_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks when a promotion takes as long as a connection to a machine that says nothing may take."""
     answering(monkeypatch, m1=Status.READY)
-    assert await ask_all({OFF}) == {NEAR: Status.READY, OFF: None}
+    assert await asked({OFF}) == {NEAR: Status.READY, OFF: None}
 
 
 async def test_who_is_said_to_be_off_and_answers_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks when it is not asked at all: then a primary that nobody has fenced is not seen."""
     answering(monkeypatch, m1=Status.READY, m2=Status.ACTIVE)
-    assert await ask_all({OFF}) == {NEAR: Status.READY, OFF: Status.ACTIVE}
+    assert await asked({OFF}) == {NEAR: Status.READY, OFF: Status.ACTIVE}
 
 
 async def test_who_is_not_said_to_be_off_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks when the others' answers are enough: one that may have newer data would not be heard."""
     answering(monkeypatch, m1=Status.READY)
-    connector: Any = None
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(asking.ask_all(connector, OTHERS, SECONDS), 3 * asking.AT_ONCE)
+        await asyncio.wait_for(others().ask(), 3 * asking.AT_ONCE)

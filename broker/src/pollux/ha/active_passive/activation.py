@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from pollux.cluster.connector import ClusterConnector
 from pollux.cluster.discovery import Others
 from pollux.cluster.duties import carry_out
 from pollux.cluster.link import CoreHub
@@ -24,7 +23,7 @@ from pollux.errors import InvalidRequestError, PolluxError
 from pollux.ha.activation import history_view
 from pollux.ha.active_passive import levels
 from pollux.ha.active_passive.answers import Answers
-from pollux.ha.active_passive.asking import answer_content, ask_all, tell_all
+from pollux.ha.active_passive.asking import OtherMembers, answer_content
 from pollux.ha.active_passive.following import Following, record_of
 from pollux.ha.active_passive.policy import UNCONFIRMED, UNWANTED, Action, Opening, Serving, decide
 from pollux.ha.active_passive.primary import Backups, Primary
@@ -46,11 +45,11 @@ from pollux.logs import event
 from pollux.wire.core import ClusterKey
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Coroutine, Iterable
+    from collections.abc import Coroutine, Iterable
 
     from pollux.engine.post_office import PostOffice
     from pollux.ha.activation import Host
-    from pollux.ha.active_passive.promotion import Answer, Record, Verdict
+    from pollux.ha.active_passive.promotion import Record, Verdict
     from pollux.ha.copies.local import LocalState
     from pollux.ha.lease import Lease, Right
     from pollux.ha.members import Member
@@ -104,11 +103,11 @@ class ActivePassiveActivation(CopyingActivation):
             self._following,
             self._primary,
             min_in_sync=self.settings.min_in_sync,
-            ask_others=lambda off: self._ask_others(off=off),
+            ask_others=lambda off: self._others.ask(off=off),
         )
         self._follow: FollowLoop
         self._port: WaitingPort
-        self._connector: ClusterConnector
+        self._others: OtherMembers
         self._tasks: set[asyncio.Task[Any]] = set()
         self._joined = False
         self._promoting = asyncio.Lock()
@@ -138,7 +137,7 @@ class ActivePassiveActivation(CopyingActivation):
         self._backups.loop = self._loop
         self.hub.purposes[PURPOSE] = self._backups.open
         self.hub.purposes |= Answers(self, self._backups, self.settings.others, self._do).purposes
-        self._connector = ClusterConnector(self.hub)
+        self._others = OtherMembers(self.hub, given)
         await self._following.read()
         tls = await asyncio.to_thread(server_tls, given.tls) if given.tls is not None else None
         context = tls.context if tls is not None else None
@@ -261,10 +260,6 @@ class ActivePassiveActivation(CopyingActivation):
         state = self._primary.state
         return record_of(state)._replace(complete=True) if state is not None else self._following.record
 
-    async def _ask_others(self, seconds: float | None = None, off: Container[str] = ()) -> list[Answer]:
-        limit = self.settings.connect_timeout if seconds is None else seconds
-        return await ask_all(self._connector, self.settings.others, limit, off)
-
     async def own_status(self) -> dict[str, Any]:
         """Return what this member says of itself, and of its data as it is on the disk now. Raises StoreError."""
         if self._primary.state is None:
@@ -275,7 +270,7 @@ class ActivePassiveActivation(CopyingActivation):
         """Who else is primary, with data that is not older; empty: nobody that answers. In a thread; may block."""
         state, limit = self._primary.state, self.settings.last_look
         try:
-            found = asyncio.run_coroutine_threadsafe(self._ask_others(limit), self._loop).result(2 * limit)
+            found = asyncio.run_coroutine_threadsafe(self._others.ask(limit), self._loop).result(2 * limit)
         except (TimeoutError, RuntimeError, CancelledError):  # or the loop ends: then the lease is over
             return ""
         return promoted_since(found, state.epoch) if state is not None else ""
@@ -360,19 +355,13 @@ class ActivePassiveActivation(CopyingActivation):
 
         Raises InvalidRequestError where it serves not, or the word is worth nothing.
         """
-        now, grant = boot_clock(), self._primary.grant
         if self.status not in PRIMARY:
             raise InvalidRequestError(f"this broker is {self.status}: promote it")
-        if not grant.given(asked_at, now):
-            raise InvalidRequestError(
-                f"the word was asked for at {asked_at:.3f}, here it is {now:.3f}: it is older than grant-lease"
-                f" ({grant.seconds:g} s), or of another clock"
-            )
-        return {"status": self.status.value, "grant_left_ms": grant.left_ms(now)}
+        return {"status": self.status.value, "grant_left_ms": self._primary.grant.renewed(asked_at, boot_clock())}
 
     async def cluster(self) -> dict[str, Any]:
         """Return what this member and all others of the cluster are; who does not answer has no status."""
-        answers = await self._ask_others()
+        answers = await self._others.ask()
         await self.own_status()
         return cluster_view(self.settings, self.me.id, self.status, self._record, answers)
 
@@ -413,9 +402,7 @@ class ActivePassiveActivation(CopyingActivation):
         self.machine.to(Phase.LIVE, self.machine.position.reason)
         self._serves.set()
         if (right := self._primary.right) is not None:
-            given = self.settings
-            told = tell_all(self._connector, given.others.values(), given.connect_timeout, given.me, right.epoch)
-            self._do(told)
+            self._do(self._others.tell(right.epoch))
 
     async def others(self) -> list[Member]:
         """Return the other members that are connected."""

@@ -13,18 +13,18 @@ import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pollux.cluster.connector import UnreachableError
+from pollux.cluster.connector import ClusterConnector, UnreachableError
 from pollux.cluster.link import Idle
 from pollux.errors import PolluxError
 from pollux.ha.active_passive.promotion import Answer, Number, Record
 from pollux.ha.active_passive.statuses import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Container, Mapping
 
-    from pollux.cluster.connector import ClusterConnector
-    from pollux.cluster.link import Conversation
+    from pollux.cluster.link import Conversation, CoreHub
     from pollux.config.acceptors import Endpoint
+    from pollux.ha.active_passive.settings import Settings
 
 ADMIN, STATUS, READY, SERVES = "ha-admin", "ha-status", "ha-ready", "ha-serves"
 _TIME = struct.Struct("<d")
@@ -127,34 +127,41 @@ async def ask(connector: ClusterConnector, member: str, endpoint: Endpoint, seco
         return Answer(member)
 
 
-async def ask_all(
-    connector: ClusterConnector, others: Mapping[str, Endpoint], seconds: float, off: Container[str] = ()
-) -> list[Answer]:
-    """Return what each of the others says of itself, or that it says nothing within ``seconds``.
+class OtherMembers:
+    """The other members of the cluster, as this one asks and tells them."""
 
-    ``off``: whose machines are said to be off. Nobody waits for them, but if that is wrong they say so at once.
-    """
-    asked = {name: asyncio.ensure_future(ask(connector, name, endpoint, seconds)) for name, endpoint in others.items()}
-    try:
-        await asyncio.gather(*(each for name, each in asked.items() if name not in off))
-        if silent := [each for name, each in asked.items() if name in off]:
-            await asyncio.wait(silent, timeout=AT_ONCE)
-        return [each.result() if each.done() else Answer(name) for name, each in asked.items()]
-    finally:
-        for each in asked.values():
-            each.cancel()
+    def __init__(self, hub: CoreHub, settings: Settings) -> None:
+        self._connector = ClusterConnector(hub)
+        self._settings = settings
 
+    async def ask(self, seconds: float | None = None, off: Container[str] = ()) -> list[Answer]:
+        """Return what each of them says of itself, or that it says nothing within ``seconds``.
 
-async def tell_all(
-    connector: ClusterConnector, others: Iterable[Endpoint], seconds: float, member: str, epoch: int
-) -> None:
-    """Tell the others that ``member`` serves since ``epoch``: one that is not reached looks for it by itself."""
+        ``off``: whose machines are said to be off. Nobody waits for them, but if that is wrong they say so at once.
+        """
+        limit = self._settings.connect_timeout if seconds is None else seconds
+        asked = {
+            name: asyncio.ensure_future(ask(self._connector, name, endpoint, limit))
+            for name, endpoint in self._settings.others.items()
+        }
+        try:
+            await asyncio.gather(*(each for name, each in asked.items() if name not in off))
+            if silent := [each for name, each in asked.items() if name in off]:
+                await asyncio.wait(silent, timeout=AT_ONCE)
+            return [each.result() if each.done() else Answer(name) for name, each in asked.items()]
+        finally:
+            for each in asked.values():
+                each.cancel()
 
-    async def tell(endpoint: Endpoint) -> None:
-        with suppress(UnreachableError, TimeoutError):
-            await _asked(connector, endpoint, seconds, SERVES, {"member": member, "epoch": epoch})
+    async def tell(self, epoch: int) -> None:
+        """Tell them that this member serves since ``epoch``: one that is not reached looks for it by itself."""
+        content = {"member": self._settings.me, "epoch": epoch}
 
-    await asyncio.gather(*map(tell, others))
+        async def tell(endpoint: Endpoint) -> None:
+            with suppress(UnreachableError, TimeoutError):
+                await _asked(self._connector, endpoint, self._settings.connect_timeout, SERVES, content)
+
+        await asyncio.gather(*map(tell, self._settings.others.values()))
 
 
 def answer_content(status: Status, record: Record | None) -> dict[str, Any]:

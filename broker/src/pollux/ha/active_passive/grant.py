@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pollux.errors import InvalidRequestError
 from pollux.ha.active_passive.ready import MARGIN
 
 
@@ -40,6 +41,15 @@ class Grant:
         if asked_at > self._at:
             self._at, self._until = asked_at, asked_at + self.seconds
         return True
+
+    def renewed(self, asked_at: float, now: float) -> int | None:
+        """Count a word, and return its milliseconds that are left. Raises InvalidRequestError where it is nothing."""
+        if not self.given(asked_at, now):
+            raise InvalidRequestError(
+                f"the word was asked for at {asked_at:.3f}, here it is {now:.3f}: it is older than grant-lease"
+                f" ({self.seconds:g} s), or of another clock"
+            )
+        return self.left_ms(now)
 
     @property
     def word(self) -> Word:
