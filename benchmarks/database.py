@@ -10,7 +10,7 @@ of one message of 1 KiB before it sends the next; at least 5,000 messages/s with
 the same server has ActiveMQ's messages (Debian's `activemq` and `libpostgresql-jdbc-java`), over STOMP, which is all
 that one speaks. Failover: kill -9 of the live under load until the other one confirms. Takeover: the same for a live
 that is killed, stands still or is asked to stop, with a lease of 5 s, clocks that are right or an hour off, and a
-client that waits for one second for an answer; asked for were 1 s, 7 s and 0.3 s. Recovery: that many durable messages
+client that hears of it within a second; asked for were 1 s, 7 s and 0.3 s. Recovery: that many durable messages
 in one queue, kill -9, and from the start of the process until it is ready. Prints a table for each part; nothing is
 asserted.
 """
@@ -59,7 +59,7 @@ FOLLOWED_ROLES = (
 )
 LEASE = "<px:lease-guard>3500</px:lease-guard><px:lease-margin>1500</px:lease-margin>"
 #: Of a client that leaves a broker which stands still in time.
-NOTICES = "&callTimeout=1000&connect-timeout-millis=300"
+NOTICES = "&clientFailureCheckPeriod=1000&connect-timeout-millis=300"
 FAULTS = {"kill -9": signal.SIGKILL, "stands still": signal.SIGSTOP, "is asked to stop": signal.SIGTERM}
 WRONG_CLOCK = ROOT / "tests/e2e/wrong_clock_runner.py"
 

@@ -32,7 +32,8 @@ KILLS = int(os.environ.get("POLLUX_DRAIN_KILLS", "3"))
 SEED = int(os.environ.get("POLLUX_DRAIN_SEED", random.randrange(1 << 30)))  # noqa: S311  (no secret)
 QUEUES, TAKEN = 20, 5
 SIZE = 1024
-#: Bytes that the leaving broker may grow by while it hands over, however much that is.
+#: Bytes that the two may grow by while one hands over to the other, however much that is, beside the bodies that the
+#: target has then.
 GROWTH = 64 << 20
 DRAIN = "/api/v1/cluster/drain"
 
@@ -72,19 +73,23 @@ def test_either_side_is_killed_at_random_points(tmp_path: Path) -> None:
         with stomp.connect(taker) as consumer:
             for number in range(TAKEN):
                 consumer.subscribe(f"q{number}", identifier=str(number))
-            before, growth = resident(leaver), 0
+            before, growth = {leaver: resident(leaver), target: resident(target) + MESSAGES * SIZE}, 0
+
+            def grown() -> int:
+                return max(growth, *(resident(node, "VmHWM") - size for node, size in before.items()))
+
             leaver.api(DRAIN, method="POST")
             for _ in range(KILLS):
                 point = chance.randrange(max(1, left(leaver)))
                 wait_until(lambda point=point: left(leaver) <= point, "it has handed over so much")  # type: ignore[misc]
-                growth = max(growth, resident(leaver, "VmHWM") - before)
+                growth = grown()
                 victim = chance.choice((leaver, target))
                 victim.kill()
                 victim.start()
                 if victim is leaver:
-                    before = resident(leaver)
+                    before[leaver] = resident(leaver)
             wait_until(lambda: leaver.api(DRAIN)["state"] == "drained", "nothing is left", seconds=300)
-            growth = max(growth, resident(leaver, "VmHWM") - before)
+            growth = grown()
             with stomp.connect(target) as rest:
                 for number in range(QUEUES):
                     rest.subscribe(f"q{number}", identifier=str(number))
