@@ -18,7 +18,6 @@ NEXT = STATE / "lab" / "cluster" / "next"
 
 
 def test_the_broker_serves_or_can_take_over(host: Host) -> None:
-    # A broker without a backup has no activation.
     assert status(host)["state"] in ("live", "ready")
 
 

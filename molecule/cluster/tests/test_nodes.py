@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from testinfra.host import Host
 
 testinfra_hosts = ["local://"]
-PAIRS = (("cluster-1a", "cluster-1b"), ("cluster-2a", "cluster-2b"))
-SINGLE = "cluster-3"
+PAIRS = tuple((f"cluster-{number}a", f"cluster-{number}b") for number in (1, 2, 3))
 
 
 def live(names: tuple[str, ...]) -> str:
@@ -31,7 +30,7 @@ def cluster(name: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=("pair1", "pair2"))
+@pytest.mark.parametrize("pair", PAIRS, ids=("pair1", "pair2", "pair3"))
 def test_one_is_live_and_the_other_can_take_over(host: Host, pair: tuple[str, str]) -> None:
     found = [each["activation"] for each in statuses(*pair).values()]
     assert sorted(one["state"] for one in found) == ["live", "ready"]
@@ -39,7 +38,7 @@ def test_one_is_live_and_the_other_can_take_over(host: Host, pair: tuple[str, st
 
 
 def test_each_node_reaches_both_others_and_nothing_waits(host: Host) -> None:
-    nodes = [*(live(pair) for pair in PAIRS), SINGLE]
+    nodes = [live(pair) for pair in PAIRS]
     for name, found in {name: cluster(name) for name in nodes}.items():
         others = sorted(set(nodes) - {name})
         assert sorted(link["node"] for link in found["links"] if link["connected"]) == others
