@@ -227,7 +227,7 @@ def takeover(directory: Path, server: Server, arguments: argparse.Namespace) -> 
 def recovery(directory: Path, server: Server, arguments: argparse.Namespace) -> Table:
     """A broker that was killed with many messages until it serves them again."""
     table = Table(title="kill -9, and the start with all messages", title_justify="left")
-    for column in ("store", "messages", "size", "start to ready s", "of these recovery s"):
+    for column in ("store", "messages", "not paged", "size", "start to ready s", "of these recovery s"):
         table.add_column(column, justify="right")
     for pair in pairs(directory, server, "recovery"):
         try:
@@ -243,7 +243,7 @@ def recovery(directory: Path, server: Server, arguments: argparse.Namespace) -> 
             pair.close()
         name = "database" if isinstance(pair, DatabasePair) else "files"
         count, took = f"{store['recoveredMessages']:,}", f"{store['recoverySeconds']:.2f}"
-        table.add_row(name, count, str(arguments.size), f"{seconds:.2f}", took)
+        table.add_row(name, f"{arguments.messages:,}", count, str(arguments.size), f"{seconds:.2f}", took)
     return table
 
 
