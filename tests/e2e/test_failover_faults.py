@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from harness import stomp
 from harness.broker import PASSWORD, USER
 from harness.failover import BACKUP, PATIENCE, PRIMARY, Group, wait_until
 from harness.loadclient.stomp import StompConnection
@@ -87,6 +88,30 @@ def test_a_clean_stop_with_failover_on_shutdown(tmp_path: Path) -> None:
         backup.wait_for("live")
         group.wait_for_confirms(30)
         group.finish()
+
+
+def test_a_last_checkpoint_is_written_only_where_nobody_waits_to_serve(tmp_path: Path) -> None:
+    """It is for the next start, and takes longer than a whole takeover: clients would wait for it."""
+    with Group(tmp_path, PRIMARY.format(SHUTDOWN), BACKUP.format("")) as group:
+        live, backup = group.members
+        live.start()
+        backup.spawn()
+        backup.wait_for("ready")
+        send_one(live)
+        assert live.stop() == 0
+        backup.wait_for("live")
+        assert not checkpoints(group)
+        assert backup.stop() == 0
+        assert checkpoints(group)
+
+
+def checkpoints(group: Group) -> list[Path]:
+    return list((group.shared / "journal").glob("*.checkpoint"))
+
+
+def send_one(broker: Member) -> None:
+    with stomp.connect(broker) as client:
+        client.send("one", "1", persistent="true")
 
 
 def test_failback_to_the_preferred_broker(pair: Group) -> None:

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux.cluster.topology import Topology
-from pollux.errors import InvalidRequestError
+from pollux.errors import InvalidRequestError, PolluxError
 from pollux.ha.machine import STANDBY, Machine, Phase, Position
 from pollux.ha.members import member_id
 from pollux.ha.node_state import Holder
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pollux.config.model import Configuration
     from pollux.engine.post_office import PostOffice
     from pollux.engine.security import Security
-    from pollux.errors import PolluxError
     from pollux.ha import neighbours, peers
     from pollux.ha import node_state as states
     from pollux.ha.lease import Lease, Right
@@ -42,6 +41,8 @@ logger = logging.getLogger("pollux.ha")
 
 #: How often the loop looks whether the lease still holds, seconds.
 GUARD_PERIOD = 0.1
+#: How long a stop looks whether somebody waits to serve, seconds.
+LOOK_TIMEOUT = 1.0
 
 
 class Host(Protocol):
@@ -220,6 +221,21 @@ class Activation(ABC):
     @abstractmethod
     async def others(self) -> list[Member]:
         """The other members, alive or not."""
+
+    #: Whether another member serves after a clean stop of this one, too.
+    _goes_on_elsewhere = True
+
+    async def awaited(self) -> bool:
+        """Whether somebody is ready to serve as soon as this broker does not, so that a stop should be quick."""
+        if self.fast_stop or not self._goes_on_elsewhere:
+            return self.fast_stop
+        try:
+            async with asyncio.timeout(LOOK_TIMEOUT):
+                others = await self.others()
+        except (TimeoutError, PolluxError, OSError) as error:
+            logger.debug("the other members cannot be looked at: %s", error)
+            return False
+        return any(one.alive and one.phase == Phase.READY for one in others)
 
     @abstractmethod
     async def switchover(self) -> dict[str, Any]:

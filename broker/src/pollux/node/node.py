@@ -374,7 +374,9 @@ class Node:
         await bounded(engine.post.close(), STEP_TIMEOUT, "post office")
         if self.state == "failed":
             return True  # what failed is not written to again
-        return await bounded(engine.storage.close(checkpoint=not self.fast_stop), STORE_CLOSE_TIMEOUT, "store")
+        # What it saves the next start here it would cost whoever waits to serve: a process's start, and a fold.
+        awaited = self.activation is not None and await self.activation.awaited()
+        return await bounded(engine.storage.close(checkpoint=not awaited), STORE_CLOSE_TIMEOUT, "store")
 
     async def leave_group(self, activation: Activation, *, graceful: bool) -> bool:
         """Give the right to serve back. Returns whether that worked."""

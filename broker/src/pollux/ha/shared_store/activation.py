@@ -123,7 +123,7 @@ class SharedStoreActivation(Activation):
         part = (store.backup or store.primary) if store is not None else None
         self._restart_backup = bool(store and store.backup and store.backup.restart_backup)
         # Of equals another one takes over whenever one stops, as in the groups of ActiveMQ classic.
-        self._failover_on_shutdown = part.failover_on_shutdown if part is not None else True
+        self._goes_on_elsewhere = part.failover_on_shutdown if part is not None else True
         self.ready_early = store is None or store.primary is None or not store.primary.wait_for_activation
         self.layout = layout_of(configuration)
         self.place = make_place(configuration, self.layout)
@@ -290,7 +290,7 @@ class SharedStoreActivation(Activation):
         if graceful and self.machine.phase is Phase.STOPPING and self.machine.position.epoch:
             left = self._left
             if left is None:
-                left = StoreState.LIVE if self._failover_on_shutdown else StoreState.PAUSED
+                left = StoreState.LIVE if self._goes_on_elsewhere else StoreState.PAUSED
             future = self.node_manager.release(left, stay=self._stay)
             try:
                 async with asyncio.timeout(RELEASE_TIMEOUT):
