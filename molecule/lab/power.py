@@ -2,8 +2,9 @@
 
 A process of its own on this machine, at the address that the hosts' network has here. It takes one line for a
 connection, ``TOKEN ACTION NAME``, and answers with one: ``ok``, ``on``, ``off``, or ``error: WHY``. ``ok`` follows an
-action only when the engine says that it is done. Only hosts of the scenario can be switched. Whoever has the lab's
-fence agent knows the token.
+action only when the engine says that it is done; of a reboot the first half, that the host had no power, as devices
+that reset a machine answer before it has started. What is asked of a host next waits for the rest. Only hosts of the
+scenario can be switched. Whoever has the lab's fence agent knows the token.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import signal
 import socketserver
 import subprocess
 import sys
+import threading
 import time
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from lab.hosts import Container
@@ -22,6 +25,7 @@ from lab.places import PLACES, LabError, Places
 from lab.processes import is_ours, read_pid, run, stop
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import FrameType
 
@@ -52,6 +56,8 @@ class Supply:
 
     def __init__(self, scenario: str, engine: Engine, known: str) -> None:
         self._network = f"pollux-lab-{scenario}"
+        #: Held while a host is being switched.
+        self._switching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._engine = engine
         self._token = known
 
@@ -68,25 +74,44 @@ class Supply:
         if name not in self._hosts():
             return f"error: there is no host {name}"
         host = Container(name, self._engine)
+        switching = self._switching[name]
+        switching.acquire()
+        rest: Callable[[], None] | None = None
         try:
-            return self._act(host, action)
+            said, rest = self._act(host, action)
         except LabError as error:
-            return f"error: {' '.join(str(error).split())}"
+            said = f"error: {' '.join(str(error).split())}"
+        finally:
+            if rest is None:
+                switching.release()
+        if rest is not None:
+            threading.Thread(target=_then, args=(rest, switching.release)).start()
+        return said
 
     def _hosts(self) -> list[str]:
         words = ["docker", "ps", "--all", "--format", "{{.Names}}", "--filter", f"network={self._network}"]
         return run(words, environment=self._engine.environment).stdout.split()
 
-    def _act(self, host: Container, action: str) -> str:
+    def _act(self, host: Container, action: str) -> tuple[str, Callable[[], None] | None]:
+        """Return the answer, and what is done after it."""
         if action == "status":
-            return "on" if host.powered() else "off"
+            return "on" if host.powered() else "off", None
         if action in ("off", "reboot") and host.powered():
             host.switch_off()
-        if action == "off" and host.powered():
-            return f"error: {host.name} still has power"
-        if action in ("on", "reboot") and not host.powered():
+            if host.powered():
+                return f"error: {host.name} still has power", None
+        if action == "on" and not host.powered():
             host.restore_power()
-        return "ok"
+        return "ok", host.restore_power if action == "reboot" else None
+
+
+def _then(work: Callable[[], None], release: Callable[[], None]) -> None:
+    try:
+        work()
+    except LabError as error:
+        sys.stdout.write(f"{' '.join(str(error).split())}\n")
+    finally:
+        release()
 
 
 class _Handler(socketserver.StreamRequestHandler):

@@ -339,10 +339,14 @@ def test_whose_node_is_known_to_be_off_is_vouched_for_and_nobody_else(machine: M
     assert given == (["--fenced", "10.0.0.2:1"] if fencing else [])
 
 
-def test_whose_data_an_operator_gives_up_is_passed_on(machine: Machine) -> None:
+def test_whose_data_an_operator_gives_up_is_passed_on_when_that_is_in_the_way(machine: Machine) -> None:
     under_pacemaker(machine, ("a", "true", "false"))
     (machine.directory / "discard").write_text("10.0.0.3:1\n")
     assert machine(AGENT, "start") == 0
+    assert machine(AGENT, "promote") == 0
+    assert (machine.directory / "promoted").read_text().split() == [], "nothing is given up for nothing"
+    machine.becomes("joining")
+    machine.flag("suspects")
     assert machine(AGENT, "promote") == 0
     assert (machine.directory / "promoted").read_text().split() == ["--discard", "10.0.0.3:1"]
 
