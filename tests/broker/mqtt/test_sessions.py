@@ -273,13 +273,29 @@ async def test_a_session_expires(broker: Broker) -> None:
     client.lose()
     state = client.session.mqtt_sessions.sessions["c"]
     assert state.expiry_timer is not None
-    broker.wall += 9_000
+    state.gone_at -= 9
     client.session.mqtt_sessions._expired(state)
     assert "c" in client.session.mqtt_sessions.sessions
-    broker.wall += 1_000
+    state.gone_at -= 1
     client.session.mqtt_sessions._expired(state)
     assert client.session.mqtt_sessions.sessions == {}
     assert broker.post.space.queue("c.t") is None
+
+
+async def test_a_clock_that_is_set_ends_no_session(broker: Broker) -> None:
+    """Breaks when the wall's clock says how long a client is away: set forward, its messages go with its session."""
+    client = broker.client()
+    await client.connect("c", expiry=10)
+    await client.subscribe("t")
+    client.lose()
+    state = client.session.mqtt_sessions.sessions["c"]
+    broker.wall += 3_600_000
+    client.session.mqtt_sessions._expired(state)
+    assert "c" in client.session.mqtt_sessions.sessions
+    broker.wall -= 7_200_000
+    state.gone_at -= 10
+    client.session.mqtt_sessions._expired(state)
+    assert client.session.mqtt_sessions.sessions == {}
 
 
 async def test_a_session_expires_over_a_restart(broker: Broker) -> None:

@@ -197,6 +197,7 @@ class MqttSessions:
         state = ClientState(client_id, record.user, record.version)
         state.expiry_interval = record.expiry_interval
         state.disconnected_at = disconnected_at
+        state.gone_at = self._loop.time() - max(0, self.wall_ms() - disconnected_at) / 1000
         self.sessions[client_id] = state
         for entry in record.subscriptions:
             share, proper = split_shared(entry.topic_filter)
@@ -374,7 +375,7 @@ class MqttSessions:
     def disconnected(self, state: ClientState, ending: Ending) -> None:
         """Go on without the connection of ``state``, which is gone."""
         state.connection = None
-        state.disconnected_at = self.wall_ms()
+        state.disconnected_at, state.gone_at = self.wall_ms(), self._loop.time()
         if ending is Ending.LEFT:
             state.will = None
         self.account(state)
@@ -450,7 +451,7 @@ class MqttSessions:
         """End the session when its expiry interval has passed without a connection (section 3.1.2.11.2)."""
         if state.expiry_interval >= NEVER:
             return
-        left = (state.disconnected_at + state.expiry_interval * 1000 - self.wall_ms()) / 1000
+        left = state.gone_at + state.expiry_interval - self._loop.time()
         state.expiry_timer = self._loop.call_later(min(max(left, 0.0), LONGEST_TIMER), self._expired, state)
 
     def _expired(self, state: ClientState) -> None:
@@ -459,7 +460,7 @@ class MqttSessions:
             return
         if state.client_id in self._endings:
             return
-        if state.disconnected_at + state.expiry_interval * 1000 > self.wall_ms():
+        if state.gone_at + state.expiry_interval > self._loop.time():
             self._expire_later(state)
             return
         self.end(state)

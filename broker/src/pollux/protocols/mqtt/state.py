@@ -128,6 +128,7 @@ class ClientState:
         "disconnected_at",
         "expiry_interval",
         "expiry_timer",
+        "gone_at",
         "inbound",
         "next_packet_id",
         "qos2",
@@ -153,6 +154,8 @@ class ClientState:
         self.counted = 0
         self.expiry_interval = 0
         self.disconnected_at = 0
+        #: The same by the loop's clock, seconds: what is due after it does not move when the wall's clock is set.
+        self.gone_at = 0.0
         #: When its connection came, wall milliseconds.
         self.connected_at = 0
         self.expiry_timer: TimerHandle | None = None

@@ -52,14 +52,14 @@ class Wills:
         if will.delay == 0:
             self.publish(state)
             return
-        left = (state.disconnected_at + will.delay * 1000 - self._wall_ms()) / 1000
+        left = state.gone_at + will.delay - self._loop.time()
         will.timer = self._loop.call_later(min(max(left, 0.0), LONGEST_TIMER), self._due, state, will)
 
     def _due(self, state: ClientState, will: PendingWill) -> None:
         will.timer = None
         if state.will is not will or state.connection is not None:
             return
-        if state.disconnected_at + will.delay * 1000 > self._wall_ms():
+        if state.gone_at + will.delay > self._loop.time():
             self.publish_later(state)
             return
         self.publish(state)
