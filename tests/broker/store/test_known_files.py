@@ -151,6 +151,36 @@ def test_what_both_know_is_compared_without_being_read(
     assert contents(pair.pump.roots) == contents(pair.roots)
 
 
+@pytest.mark.parametrize("age", [SETTLED - 1, SETTLED + 1])
+def test_what_was_read_to_be_compared_is_known_unless_it_is_new(
+    tmp_path: Path, age: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when a member that has just joined reads its files again, and when a write of the same time is missed."""
+    roots = roots_in(tmp_path)
+    file = roots["journal"] / "1.segment"
+    file.write_bytes(b"x" * 10)
+    wrote = file.stat().st_ctime_ns
+    monkeypatch.setattr("pollux.store.mirror.pieces.time.time_ns", lambda: wrote + int(age * 1e9))
+    pieces = KnownPieces(roots)
+    assert inventory_of(roots, pieces) == {"journal/1.segment": (10, [piece_hash(b"x" * 10)])}
+    assert pieces.of(file) == (piece_hash(b"x" * 10) if age > SETTLED else None)
+
+
+def test_what_a_replica_knows_outlives_a_copy_that_changes_nothing(tmp_path: Path, clock: Clock) -> None:
+    """Breaks when the copy sets the times of files that are as they should be: a failover would read them all."""
+    pair = Pair(tmp_path)
+    try:
+        for roots in (pair.roots, pair.pump.roots):
+            (roots["journal"] / "1.segment").write_bytes(b"x" * 10)
+        theirs = KnownPieces(pair.pump.roots, clock)
+        settled(theirs, clock)
+        pair.pump.join()
+        pair.settled()
+        assert theirs.of(pair.pump.roots["journal"] / "1.segment") == piece_hash(b"x" * 10)
+    finally:
+        pair.pump.close()
+
+
 def test_a_known_file_is_made_stable_there(tmp_path: Path, clock: Clock) -> None:
     roots = roots_in(tmp_path)
     file = roots["journal"] / "1.segment"

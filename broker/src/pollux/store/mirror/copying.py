@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from pollux.errors import StoreError
 from pollux.store.mirror.operations import Operation, OperationType, mirrored_name
-from pollux.store.mirror.pieces import HASH_SIZE, PIECE, files_of, piece_hash
+from pollux.store.mirror.pieces import HASH_SIZE, PIECE, KnownPieces, files_of, piece_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pollux.store.mirror.mirror import Link, Mirror
-    from pollux.store.mirror.pieces import KnownPieces
 
 #: Bytes that may wait to be sent while files are copied, and how small the rest must be for the last step.
 _AHEAD = 8 << 20
@@ -37,19 +36,12 @@ Inventory = dict[str, tuple[int, list[bytes]]]
 
 
 def inventory_of(roots: Mapping[str, Path], pieces: KnownPieces | None = None) -> Inventory:
-    """Return what a replica has, as it tells its live; what is in ``pieces`` is not read."""
+    """Return what a replica has, as it tells its live; what is in ``pieces`` is not read, and what is read is there."""
+    pieces = pieces or KnownPieces(roots)
     found: Inventory = {}
     for name, path in files_of(roots):
-        if pieces is not None and (known := pieces.of(path)) is not None:
-            found[name] = (_size(path), [known[at : at + HASH_SIZE] for at in range(0, len(known), HASH_SIZE)])
-            continue
-        with path.open("rb") as stream:
-            hashes = []
-            size = 0
-            while data := stream.read(PIECE):
-                hashes.append(piece_hash(data))
-                size += len(data)
-        found[name] = (size, hashes)
+        size, hashes = pieces.read(path)
+        found[name] = (size, [hashes[at : at + HASH_SIZE] for at in range(0, len(hashes), HASH_SIZE)])
     return found
 
 

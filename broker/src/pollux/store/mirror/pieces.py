@@ -2,7 +2,7 @@
 
 Whoever takes over compares its files with those of each backup before it confirms anything that the backup has to have:
 what was hashed while nothing was asked of this member is not read then. Hashes are of a file as its inode, size and
-times are now; only one that was seen unchanged for a while is hashed, because two writes may have the same time.
+times are now; only one that is unchanged for a while counts, because two writes may have the same time.
 """
 
 from __future__ import annotations
@@ -73,6 +73,23 @@ class KnownPieces:
         known = self._known.get(path.absolute())
         return known[1] if known is not None and known[0] == _identity(path) else None
 
+    def read(self, path: Path) -> tuple[int, bytes]:
+        """Return a file's size and the hashes of its pieces, read if they are not known. Blocking. Raises OSError.
+
+        They are known from then on if the file is older than that two writes could have its time.
+        """
+        with self._looking:
+            before = _identity(path)
+            known = self._known.get(path.absolute())
+            if known is not None and known[0] == before:
+                return before[1], known[1]
+            size, hashes = _hashed(path)
+            if before is not None and _identity(path) == before and size == before[1]:
+                age = time.time_ns() - max(before[2:])
+                if age >= SETTLED * 1e9:
+                    self._known[path.absolute()] = (before, hashes)
+            return size, hashes
+
     def look(self, limit: int = LOOK, ended: Callable[[], bool] = lambda: False) -> None:
         """Hash files that were the same for a while: about ``limit`` bytes, and no more once it has ``ended``.
 
@@ -112,16 +129,9 @@ class KnownPieces:
 
     def _hash(self, path: Path, ended: Callable[[], bool]) -> int:
         before = self._seen[path][0]
-        hashes = bytearray()
-        size = 0
-        with path.open("rb", buffering=0) as stream:
-            while data := stream.read(PIECE):
-                if ended():
-                    return size
-                hashes += piece_hash(data)
-                size += len(data)
+        size, hashes = _hashed(path, ended)
         if size == before[1] and _identity(path) == before:
-            self._known[path] = (before, bytes(hashes))
+            self._known[path] = (before, hashes)
             del self._seen[path]
         return size
 
@@ -156,6 +166,17 @@ class PieceKeeper:
                     logger.exception("the store's files cannot be hashed")
                 said = repr(error)
             pause = max(PAUSE, _SHARE * (time.monotonic() - began))
+
+
+def _hashed(path: Path, ended: Callable[[], bool] = lambda: False) -> tuple[int, bytes]:
+    """Return a file's size and the hashes of its pieces; of its beginning only, when it has ``ended``."""
+    hashes = bytearray()
+    size = 0
+    with path.open("rb", buffering=0) as stream:
+        while not ended() and (data := stream.read(PIECE)):
+            hashes += piece_hash(data)
+            size += len(data)
+    return size, bytes(hashes)
 
 
 def _identity(path: Path) -> Identity | None:

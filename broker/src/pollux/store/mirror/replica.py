@@ -110,7 +110,9 @@ class Replica:
             self._files.truncate(descriptor, 0)
             self._files.allocate(descriptor, operation.value)
         elif kind is OperationType.SIZE:
-            self._files.truncate(descriptor, operation.value)
+            # One that is as it should be keeps its times: what is known of it by them stays known.
+            if self._files.size(descriptor) != operation.value:
+                self._files.truncate(descriptor, operation.value)
         else:
             self._dirty[name] = None
 
