@@ -259,13 +259,16 @@ async def test_who_says_nothing_at_all_is_silent(three: Three) -> None:
     mute = socket.create_server(("127.0.0.1", 0))
     with mute:
         votes._others.endpoints += (Endpoint("tcp", "127.0.0.1", mute.getsockname()[1]),)
-        assert votes.silent == 1, "it was not tried yet"
+        assert votes.silent(2) == 1, "it was not tried yet"
+        assert votes.silent(0) == 3, (
+            "who is connected, and was not asked or does not answer, has not said that it has none"
+        )
         votes._meet()
         await three.b.leave()
         votes._links[f"127.0.0.1:{three.b.port}"].close("cut")
         await until(lambda: len(votes._links) == 1)
-        await until(lambda: votes.silent == 1)
-    await until(lambda: votes.silent == 0)
+        await until(lambda: votes.silent(1) == 1)
+    await until(lambda: votes.silent(1) == 0)
 
 
 async def test_a_member_that_falls_silent_is_connected_to_again(three: Three, monkeypatch: pytest.MonkeyPatch) -> None:

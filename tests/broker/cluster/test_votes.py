@@ -9,7 +9,7 @@ import pytest
 from pollux.cluster import vote_log
 from pollux.cluster.sequence import Action, judge
 from pollux.cluster.votes import HANDED_OVER, Answer, Candidacy, Register, Ruling, count, votes_needed
-from pollux.ha.replication.coordination import CoordinationError
+from pollux.ha.replication.coordination import CoordinationError, NotNewestError
 from pollux.ha.replication.quorum import LostVoteError, QuorumCoordinator
 from pollux.ha.replication.settings import Votes
 
@@ -279,7 +279,6 @@ class Voters:
         self.size = size
         self.registers = {name: Register() for name in ("b", "c")}
         self.cut: set[str] = set()
-        self.silent = 0
         self.name = "castor"
         self.asked = 0
 
@@ -290,6 +289,9 @@ class Voters:
             if name not in self.cut:
                 found.append(Answer(name, name, *ask(each), each.sequences.get(NODE, 0), self.size))
         return found
+
+    def silent(self, answered: int) -> int:
+        return len(self.registers) - answered
 
     def take(self, node_id: str, local: int, _enough: object) -> list[Answer]:
         return self._answers(lambda one: one.take(node_id, self.name, local, 0.0))
@@ -323,6 +325,26 @@ class Made:
     def lose_live(self) -> None:
         self.candidacy.synced()
         self.candidacy.live_lost("failed", self.now)
+
+
+def test_who_was_outvoted_does_not_go_on_alone_while_those_who_voted_were_not_heard() -> None:
+    """Breaks when members count that are connected by now, and were not when the vote was asked for.
+
+    One that was cut off, and restarted, served for a moment beside the live when the network came back.
+    """
+    made = Made(own=True)
+    made.candidacy = Candidacy(own=True, retries=0, wait=5.0, outvoted=True)
+    made.coordinator._candidacy = made.candidacy
+    made.voters.cut = {"b", "c"}
+    for _ in range(3):
+        with pytest.raises(CoordinationError, match="2 others that may have voted are silent"):
+            made.coordinator.sequence()
+        made.now += 5.0
+    for each in made.voters.registers.values():
+        each.serves(NODE, "pollux", 4, "")
+    made.voters.cut = set()
+    with pytest.raises(NotNewestError, match="pollux serves"):
+        made.coordinator.sequence()
 
 
 def test_a_backup_vote_that_is_won_becomes_the_lock_and_the_number() -> None:

@@ -252,9 +252,8 @@ class Asking:
         self.process = node.process
         self.me = node.me
 
-    @property
-    def silent(self) -> int:
-        """Whoever does not run, but can be reached, says so."""
+    def silent(self, _answered: int) -> int:
+        """Whoever does not run, but can be reached, says so; all others answer."""
         node = self.node
         others = sum(not node.reaches_member(other) for other in node.others)
         return 0 if self.world.without == "silence" else len(node.cut) + others

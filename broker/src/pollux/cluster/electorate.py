@@ -132,11 +132,14 @@ class Electorate:
         """How many other members there are, whether they answer or not."""
         return int(self.view()["members"])
 
-    @property
-    def silent(self) -> int:
-        """Return of how many others nothing is heard: not even that nobody listens there. Any thread."""
-        heard = self._absent | set(self._links)
-        return sum(_place(endpoint) not in heard for endpoint in self._others.endpoints)
+    def silent(self, answered: int) -> int:
+        """Return how many others may have a vote and did not say it, when so many answered. Any thread.
+
+        Where a machine says that nobody listens nobody has one. Who was connected in the middle of the vote was not
+        asked.
+        """
+        there = sum(_place(endpoint) not in self._absent for endpoint in self._others.endpoints)
+        return max(0, there - answered)
 
     def view(self) -> dict[str, Any]:
         """Return what management shows: the topology's size, members, and how many are connected."""

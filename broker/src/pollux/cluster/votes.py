@@ -321,7 +321,7 @@ class Candidacy:
         return self.asks() and now >= self._next
 
     def judge(self, result: Count, answers: Iterable[Answer], now: float, silent: int = 0) -> bool:
-        """Return whether a vote gives us the right. Of ``silent`` other members nothing at all was heard."""
+        """Return whether a vote gives us the right. ``silent`` others may have one of their own, and did not answer."""
         against = [one for one in answers if one.against]
         if against and self._soon < self._wait:
             self._next = now + self._soon

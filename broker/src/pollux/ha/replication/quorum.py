@@ -45,9 +45,8 @@ class Electorate(Protocol):
     def size(self) -> int:
         """The largest topology that was seen."""
 
-    @property
-    def silent(self) -> int:
-        """How many others there are of which nothing is heard: not even that nobody listens there."""
+    def silent(self, answered: int) -> int:
+        """How many others may have a vote and did not say it, when so many answered."""
 
 
 class QuorumCoordinator:
@@ -115,7 +114,7 @@ class QuorumCoordinator:
             self._identity, local, lambda found: self._count(found).won and not self._candidacy.own
         )
         result = self._count(answers)
-        if not self._candidacy.judge(result, answers, self._clock(), self._electorate.silent):
+        if not self._candidacy.judge(result, answers, self._clock(), self._electorate.silent(len(answers))):
             self._electorate.leave(self._identity)
             self._say("vote lost", result, self._candidacy.reason)
             return
