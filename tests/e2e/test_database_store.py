@@ -198,7 +198,7 @@ def test_a_live_goes_on_when_the_server_is_killed_and_back_within_its_lease(tmp_
         with Group(tmp_path, PRIMARY.format(""), BACKUP.format(""), core=core, own=own) as group:
             live, backup = group.members
             group.begin()
-            for _ in range(max(ROUNDS, 2)):
+            for _ in range(max(ROUNDS, 20)):
                 group.fault("PostgreSQL is killed")
                 server.stop()
                 server.start()
