@@ -236,13 +236,16 @@ async def test_a_will_waits_for_its_delay(broker: Broker) -> None:
     mqtt_sessions = client.session.mqtt_sessions
     state = mqtt_sessions.sessions["c"]
     assert state.will is not None
-    broker.wall += 4_000
+    broker.wall += 3_600_000  # a clock that is set makes nothing due
+    state.gone_at -= 4
     mqtt_sessions.wills._due(state, state.will)
     await watcher.silent()
-    broker.wall += 1_000
+    assert state.will is not None
+    broker.wall -= 7_200_000
+    state.gone_at -= 1
     mqtt_sessions.wills._due(state, state.will)
+    assert state.will is None, "it does not wait for the wall's clock"
     assert (await watcher.message()).payload == b"gone"
-    assert state.will is None
 
 
 async def test_who_comes_back_in_time_has_no_will(broker: Broker) -> None:
@@ -280,8 +283,9 @@ async def test_a_will_survives_the_broker(broker: Broker) -> None:
     mqtt_sessions = watcher.session.mqtt_sessions
     state = mqtt_sessions.sessions["c"]
     assert state.will is not None
-    broker.wall += 6_000
+    state.gone_at -= 6
     mqtt_sessions.wills._due(state, state.will)
+    assert state.will is None
     assert (await watcher.message()).payload == b"gone"
 
 

@@ -15,6 +15,8 @@ from pollux.wire.mqtt.reasons import ReasonCode
 if TYPE_CHECKING:
     from typing import Any
 
+    from pollux.protocols.mqtt.state import ClientState
+
 
 async def durable(broker: Broker, client_id: str = "c", version: int = V5, **more: Any) -> Client:
     client = broker.client(version)
@@ -266,12 +268,17 @@ async def test_the_longest_topic_is_subscribed_to_stored_and_found_again(broker:
     assert (await client.message()).payload == b"y"
 
 
-async def test_a_session_expires(broker: Broker) -> None:
+async def lost(broker: Broker) -> tuple[Client, ClientState]:
+    """Return a client whose connection broke off, and its session, which expires ten seconds later."""
     client = broker.client()
     await client.connect("c", expiry=10)
     await client.subscribe("t")
     client.lose()
-    state = client.session.mqtt_sessions.sessions["c"]
+    return client, client.session.mqtt_sessions.sessions["c"]
+
+
+async def test_a_session_expires(broker: Broker) -> None:
+    client, state = await lost(broker)
     assert state.expiry_timer is not None
     state.gone_at -= 9
     client.session.mqtt_sessions._expired(state)
@@ -284,11 +291,7 @@ async def test_a_session_expires(broker: Broker) -> None:
 
 async def test_a_clock_that_is_set_ends_no_session(broker: Broker) -> None:
     """Breaks when the wall's clock says how long a client is away: set forward, its messages go with its session."""
-    client = broker.client()
-    await client.connect("c", expiry=10)
-    await client.subscribe("t")
-    client.lose()
-    state = client.session.mqtt_sessions.sessions["c"]
+    client, state = await lost(broker)
     broker.wall += 3_600_000
     client.session.mqtt_sessions._expired(state)
     assert "c" in client.session.mqtt_sessions.sessions
