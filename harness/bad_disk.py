@@ -2,8 +2,9 @@
 
 In the working directory, `faults/store` names the directories whose files are concerned, one a line. While `faults/eio`
 exists every system call on them fails with EIO. While `faults/full` exists the disk has as many bytes left as stand in
-it: a write puts down what fits, and the next one fails with ENOSPC. The functions of :mod:`os` are replaced, so that it
-concerns every file of the product's, however it is written; :class:`BadDisk` is the side of the test.
+it: a write puts down what fits, and the next one fails with ENOSPC. While `faults/hang` exists no call ends on a file
+whose path begins with what stands in it. The functions of :mod:`os` are replaced, so that it concerns every file of the
+product's, however it is written; :class:`BadDisk` is the side of the test.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import os
 import runpy
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ _CALLS = (
 )
 #: Those that put bytes down.
 _WRITES = ("write", "pwrite", "pwritev")
+#: How often a call that hangs looks whether it may go on, seconds.
+_PAUSE = 0.05
 
 
 class BadDisk:
@@ -47,9 +51,15 @@ class BadDisk:
         draft.write_text(str(left))
         draft.rename(self._faults / "full")
 
+    def hang(self, path: Path) -> None:
+        """No call on this file, or on what is in this directory, ends from now on."""
+        draft = self._faults / "draft"
+        draft.write_text(str(path))
+        draft.rename(self._faults / "hang")
+
     def mend(self) -> None:
         """Let it work again, and have room."""
-        for name in ("eio", "full"):
+        for name in ("eio", "full", "hang"):
             (self._faults / name).unlink(missing_ok=True)
 
 
@@ -59,7 +69,7 @@ class _Disk:
     def __init__(self, faults: str) -> None:
         with open(f"{faults}/store") as file:  # noqa: PTH123  (pathlib's calls are those that are replaced)
             self._stores = tuple(file.read().split("\n"))
-        self._eio, self._full = f"{faults}/eio", f"{faults}/full"
+        self._eio, self._full, self._hang = f"{faults}/eio", f"{faults}/full", f"{faults}/hang"
         self._stat, self._readlink = os.stat, os.readlink
         #: Which filling this is (inode of the file that says so), and what is left of the room then.
         self._filling, self._left = 0, 0
@@ -70,13 +80,24 @@ class _Disk:
         except OSError:
             return None
 
-    def _concerns(self, place: object) -> bool:
+    def _path(self, place: object) -> str:
         try:
             path = self._readlink(f"/proc/self/fd/{place}") if isinstance(place, int) else os.fspath(place)  # type: ignore[call-overload]
         except (OSError, TypeError):
+            return ""
+        return path if isinstance(path, str) else os.fsdecode(path)
+
+    def _concerns(self, place: object) -> bool:
+        return self._path(place).startswith(self._stores)
+
+    def _hangs(self, place: object) -> bool:
+        if self._exists(self._hang) is None:
             return False
-        path = path if isinstance(path, str) else os.fsdecode(path)
-        return path.startswith(self._stores)
+        try:
+            with open(self._hang) as file:  # noqa: PTH123  (as above)
+                return self._path(place).startswith(file.read())
+        except FileNotFoundError:
+            return False
 
     def _room(self) -> int | None:
         """The bytes that are left; None while the disk is not full."""
@@ -94,6 +115,8 @@ class _Disk:
         call = getattr(os, name)
 
         def replacement(place: object = ".", *values: Any, **named: Any) -> Any:
+            while self._hangs(place):
+                time.sleep(_PAUSE)
             if self._exists(self._eio) and self._concerns(place):
                 raise OSError(errno.EIO, os.strerror(errno.EIO), place if not isinstance(place, int) else None)
             room = self._room()

@@ -344,3 +344,21 @@ def test_a_broker_gets_the_time_for_an_answer_that_the_inventory_gives_it(tmp_pa
     found = call(tmp_path, "pollux_info", program=str(program), answer=1)
     assert (found["state"], found["reason"]) == ("unreachable", "pollux status did not answer within 1 s")
     assert call(tmp_path, "pollux_info", program=str(program), answer=60)["running"]
+
+
+def test_of_a_broker_that_answers_no_more_it_is_told_what_it_was_before(tmp_path: Path) -> None:
+    """Breaks when the last question, which may have had a second only, is all that a gate's failure tells of."""
+    asked = tmp_path / "asked"
+    answer = {"name": "castor", "state": "joining", "activation": {"state": "waiting", "reason": "for the lock"}}
+    program = tmp_path / "pollux"
+    program.write_text(
+        f"#!{sys.executable}\nimport json, pathlib, time\nasked = pathlib.Path({str(asked)!r})\n"
+        f"if asked.exists():\n    time.sleep(60)\nasked.touch()\nprint(json.dumps({answer!r}))\n"
+    )
+    program.chmod(0o755)
+    found = call(tmp_path, "pollux_info", program=str(program), expect=["live"], wait=1, answer=1)
+    assert found["failed"]
+    assert " is unreachable (pollux status did not answer within 1 s; " in found["msg"]
+    assert found["msg"].endswith(" s ago it was waiting for the lock)")
+    never = call(tmp_path, "pollux_info", program=str(program), expect=["live"], wait=1, answer=1)
+    assert never["msg"].endswith("; it never answered before)")

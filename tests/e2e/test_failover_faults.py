@@ -423,3 +423,22 @@ def test_a_stop_that_comes_while_a_broker_begins_its_next_life_is_a_stop(tmp_pat
         live.wait_for("live")
         assert backup.wait_for_end() == 0
         assert not (backup.directory / "faults" / "late").exists(), "it was asked"
+
+
+def test_a_store_that_hangs_as_it_is_taken_keeps_neither_questions_nor_the_guard_waiting(tmp_path: Path) -> None:
+    """Breaks when the loop touches the store: nobody learns where the broker is, and it never ends."""
+    own = "<px:lease-guard>2000</px:lease-guard>"
+    with Group(tmp_path, PRIMARY.format(""), BACKUP.format(""), own=own, bad_disk=True) as group:
+        live, backup = group.members
+        live.start()
+        for one, other in ((live, backup), (backup, live)):
+            other.spawn()
+            other.wait_for("ready")
+            other.disk.hang(group.shared / "journal" / "pollux.lock")
+            one.kill()
+            other.wait_for("activating")
+            if other is backup:
+                other.disk.mend()
+                other.wait_for("live")
+        live.disk.hang(group.shared)
+        assert live.wait_for_end() == FENCED

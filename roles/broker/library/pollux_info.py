@@ -229,12 +229,15 @@ def main() -> None:
     params = module.params
     started = time.monotonic()
     deadline = started + params["wait"]
+    said, said_at = "", 0.0
     while True:
         # The last question has time for its answer too: a message that says why beats one second saved.
         left = max(5.0, deadline - time.monotonic())
         found = observe(params, min(params["answer"], left) if params["wait"] else params["answer"])
         if passes(found, params) or time.monotonic() >= deadline:
             break
+        if "status" in found or found["state"] == "stopped":
+            said, said_at = " ".join(filter(None, (found["state"], found["reason"]))), time.monotonic()
         if params["give_up"] and found["state"] == "stopped":
             break
         time.sleep(POLL_INTERVAL)
@@ -253,6 +256,10 @@ def main() -> None:
             wanted += " with all lives of its host, and with a backup"
             found["reason"] = found["reason"] if found["state"] not in ("live", "ready") else incomplete(found)
         told = [found["reason"], f"release {found['release']}" if params["release"] and found["release"] else ""]
+        if "status" not in found and found["state"] != "stopped" and params["wait"]:
+            # The last question may have had little time; what came before says more.
+            ago = f"{time.monotonic() - said_at:.0f} s ago it was {said}" if said else "it never answered before"
+            told.append(ago)
         why = f" ({'; '.join(filter(None, told))})" if any(told) else ""
         module.fail_json(
             msg=f"expected the broker to be {wanted} within {params['wait']:g} s, but it is {found['state']}{why}",

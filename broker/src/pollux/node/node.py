@@ -116,7 +116,8 @@ class Node:
         self.state = "activating"
         self.node_id = right.node_id
         if not activation.exclusive:
-            self._lock.acquire(self.configuration.name, activation.policy)
+            # Not in the loop: a store that hangs must keep neither the lease guard from acting nor a question waiting.
+            await asyncio.to_thread(self._lock.acquire, self.configuration.name, activation.policy)
         return right.epoch
 
     async def open(self, epoch: int) -> Engine:
@@ -380,11 +381,10 @@ class Node:
 
     async def leave_group(self, activation: Activation, *, graceful: bool) -> bool:
         """Give the right to serve back. Returns whether that worked."""
-        if not activation.exclusive:
-            self._lock.release()
+        free = activation.exclusive or await bounded(asyncio.to_thread(self._lock.release), STEP_TIMEOUT, "locks")
         left = await bounded(activation.leave(graceful=graceful), LEAVE_TIMEOUT, "activation")
         await self._acceptors.leave_brokers()
-        return left
+        return left and free
 
     def close(self) -> None:
         """End what is left: threads and timers."""

@@ -464,7 +464,7 @@ class Storage:
         if segment is not None:
             # Everything in it is synced, and it is closed after an error, too: the rest has to be let go of as well.
             with suppress(OSError):
-                self.files.close(segment.fd)
+                await asyncio.to_thread(self.files.close, segment.fd)
             # What the writer sealed is announced by call_soon_threadsafe: let that come first.
             await asyncio.sleep(0)
             self._add_sealed(segment)
@@ -479,7 +479,7 @@ class Storage:
             else:
                 self._pool.abandon()
         with suppress(OSError):
-            self._bindings.close()
+            await asyncio.to_thread(self._bindings.close)
         self._cold.close()
         if checkpoint:
             # What is deleted of it after it was let go of could be somebody else's by then, under the same name.
