@@ -18,12 +18,8 @@ import pytest
 from harness import stomp
 from harness.cluster import Nodes
 from harness.failover import wait_until
-from harness.store import opened, stable
-from pollux.config.loader import load
-from pollux.message import Encoding, Message
+from harness.prepared import PREPARED, prepare, xid
 from pollux.process.exits import EXIT_OK
-from pollux.store.data_lock import node_id
-from pollux.store.settings import StoreSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,37 +30,7 @@ pytestmark = pytest.mark.timeout(3600 if "POLLUX_DRAIN_KILLS" in os.environ else
 TRANSACTIONS = int(os.environ.get("POLLUX_DRAIN_TRANSACTIONS", "60"))
 KILLS = int(os.environ.get("POLLUX_DRAIN_KILLS", "4"))
 SEED = int(os.environ.get("POLLUX_DRAIN_SEED", random.randrange(1 << 30)))  # noqa: S311  (no secret)
-DRAIN, PREPARED = "/api/v1/cluster/drain", "/api/v1/prepared-transactions"
-
-
-def xid(number: int) -> bytes:
-    return b"\x00\xff" + number.to_bytes(4, "big")
-
-
-async def prepare(configuration: Path) -> None:
-    """Write to the store of a stopped broker what a transaction manager's client would have had it write.
-
-    Number n acknowledges the n-th message of the queue, and sends one with -n.
-    """
-    found = load(configuration)
-    settings = StoreSettings.from_configuration(found, node_id(found.journal_directory))
-    async with opened(settings) as life:
-        storage = life.storage
-        ((queue_id, priorities),) = [
-            (queue, priorities) for queue, priorities in life.recovered.queues.items() if any(priorities.values())
-        ]
-        ids = [one for priority in priorities.values() for one in priority]
-        (first,) = await storage.read_messages(ids[:1])
-        assert first is not None
-        head = first.data.removesuffix(b"1")
-        for number in range(1, TRANSACTIONS + 1):
-            tx = storage.next_id()
-            sent = Message(Encoding.STOMP, "orders", head + str(-number).encode(), durable=True)
-            sent.id = storage.next_id()
-            storage.append_message(sent, [queue_id], tx)
-            storage.append_acks(queue_id, [ids[number - 1]], tx)
-            storage.append_prepare(tx, xid(number))
-        await stable(storage)
+DRAIN = "/api/v1/cluster/drain"
 
 
 def waiting(node: ClusterNode) -> set[str]:
@@ -82,7 +48,7 @@ def test_killed_on_both_sides_each_is_at_one_node_and_is_decided_there(tmp_path:
             for number in range(1, TRANSACTIONS + 11):
                 sender.send("orders", str(number), persistent="true")
         assert one.stop() == EXIT_OK
-        asyncio.run(prepare(one.configuration))
+        asyncio.run(prepare(one.configuration, TRANSACTIONS))
         one.start()
         nodes.wait_until_linked()
         assert waiting(one) == every

@@ -1,0 +1,48 @@
+"""Prepared transactions in the store of a broker that does not run, as a transaction manager's client leaves them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.store import opened, stable
+from pollux.config.loader import load
+from pollux.message import Encoding, Message
+from pollux.store.data_lock import node_id
+from pollux.store.settings import StoreSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Where they are listed and decided.
+PREPARED = "/api/v1/prepared-transactions"
+
+
+def xid(number: int) -> bytes:
+    """Return the id of the n-th."""
+    return b"\x00\xff" + number.to_bytes(4, "big")
+
+
+async def prepare(configuration: Path, count: int) -> None:
+    """Write so many to a store that has messages in one queue, sent by STOMP, the first of which is "1".
+
+    Number n acknowledges the n-th message of the queue, and sends one with -n.
+    """
+    found = load(configuration)
+    settings = StoreSettings.from_configuration(found, node_id(found.journal_directory))
+    async with opened(settings) as life:
+        storage = life.storage
+        ((queue_id, priorities),) = [
+            (queue, priorities) for queue, priorities in life.recovered.queues.items() if any(priorities.values())
+        ]
+        ids = [one for priority in priorities.values() for one in priority]
+        (first,) = await storage.read_messages(ids[:1])
+        assert first is not None
+        head = first.data.removesuffix(b"1")
+        for number in range(1, count + 1):
+            tx = storage.next_id()
+            sent = Message(Encoding.STOMP, "orders", head + str(-number).encode(), durable=True)
+            sent.id = storage.next_id()
+            storage.append_message(sent, [queue_id], tx)
+            storage.append_acks(queue_id, [ids[number - 1]], tx)
+            storage.append_prepare(tx, xid(number))
+        await stable(storage)
