@@ -361,7 +361,7 @@ class Intake:
     def forward(self, forward: Forward, tx: int) -> None:
         """Write what goes to another node, to a page where its queue has no room."""
         account = self._accounts.of(forward.queue.address)
-        paged = self._full(account) is Verdict.PAGE
+        paged = self._beyond(account)
         self._store(account, forward.message, (forward.queue,), tx, paged=paged)
 
     def take(
@@ -378,7 +378,7 @@ class Intake:
 
         What was ``moved`` was accepted there, and in a queue: it is taken in any case, and its id remembered. It came
         after so many ``failures`` to deliver it; ``redelivered``: a consumer may have had it there. Whether the address
-        is full is for the caller to look at: what was sent is taken.
+        is full is for the caller to look at: what was sent is taken; where there are pages, behind what is in them.
         """
         account = self._accounts.of(message.address)
         try:
@@ -390,7 +390,7 @@ class Intake:
             self._attempt.ids.append((account, message.duplicate_id))
         if not moved and (not new or verdict is Verdict.DROP):
             return False
-        paged = verdict is Verdict.PAGE
+        paged = verdict is Verdict.PAGE or account.pages.active
         self._store(account, message, queues, tx, paged=paged, failures=failures, redelivered=redelivered)
         return True
 
@@ -432,7 +432,7 @@ class Intake:
         """Write a message for one queue, within the transaction ``tx``, to a page where its address has no room."""
         account = self._accounts.of(message.address)
         # A body in a file is shared: see _admit_one.
-        paged = message.large is None and self._full(account) is Verdict.PAGE
+        paged = message.large is None and self._beyond(account)
         self._store(account, message, (queue,), tx, paged=paged)
 
     def receive(self, message: Message, tx: int) -> bool:
@@ -471,6 +471,10 @@ class Intake:
         self._storage.append_commit(attempt.tx)
         for what in attempt.afterwards:
             what()
+
+    def _beyond(self, account: Account) -> bool:
+        """Whether what is taken in any case goes to a page: for want of room, or behind those that are in one."""
+        return account.pages.active or self._full(account) is Verdict.PAGE
 
     def _full(self, account: Account) -> Verdict:
         accounts = self._accounts
