@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from pollux.config import ConfigError, loads
+from pollux.config.data_sources import without_effect
 from pollux.config.databases import JdbcError, sqlalchemy_url
 from pollux.config.model import Configuration, DatabaseStore
+from pollux.config.stores import DataSourceProperty
 
 STORE = DatabaseStore("MESSAGES", "BINDINGS", "LARGE_MESSAGES", "PAGE_STORE")
 BROKER = """<configuration xmlns="urn:activemq" xmlns:px="urn:pollux:1"><core xmlns="urn:activemq:core">
@@ -75,6 +78,98 @@ def test_what_cannot_be_used_is_refused_by_name(url: str | None, driver: str | N
     with pytest.raises(JdbcError, match=words.replace("(", r"\(")) as caught:
         sqlalchemy_url(replace(STORE, jdbc_connection_url=url, jdbc_driver_class_name=driver))
     assert "secret" not in str(caught.value)
+
+
+DBCP, HIKARI = "org.apache.commons.dbcp2.BasicDataSource", "com.zaxxer.hikari.HikariDataSource"
+SIMPLE = "org.postgresql.ds.PGSimpleDataSource"
+
+
+def source(name: str | None, **properties: str) -> DatabaseStore:
+    pairs = tuple(DataSourceProperty(key, value) for key, value in properties.items())
+    return replace(STORE, data_source_class_name=name, data_source_properties=pairs)
+
+
+@pytest.mark.parametrize(
+    ("store", "expected"),
+    [
+        (
+            source(None, driverClassName="org.postgresql.Driver", url="jdbc:postgresql://h/o", maxTotal="-1"),
+            "postgresql+psycopg:///o?host=h&port=5432",
+        ),
+        (
+            source(DBCP, url="jdbc:postgresql://h/o", username="u", password="p w"),
+            "postgresql+psycopg://u:p%20w@/o?host=h&port=5432",
+        ),
+        (
+            source(HIKARI, jdbcUrl="jdbc:postgresql://h/o", username="u", maximumPoolSize="9"),
+            "postgresql+psycopg://u@/o?host=h&port=5432",
+        ),
+        (source("org.sqlite.SQLiteDataSource", url="jdbc:sqlite:/a/b"), "sqlite:////a/b"),
+        (source(SIMPLE, databaseName="o"), "postgresql+psycopg:///o?host=localhost&port=5432"),
+        (
+            source(SIMPLE, serverName="h", portNumber="0", databaseName="o", user="u", password="p"),
+            "postgresql+psycopg://u:p@/o?host=h&port=5432",
+        ),
+        (
+            source(SIMPLE, serverNames="h,g", portNumbers="1,2", databaseName="o", sslMode="verify-full"),
+            "postgresql+psycopg:///o?sslmode=verify-full&target_session_attrs=read-write&host=h%2Cg&port=1%2C2",
+        ),
+        (
+            source(SIMPLE, serverNames="h,g", portNumbers="7", databaseName="o", targetServerType="any"),
+            "postgresql+psycopg:///o?target_session_attrs=any&host=h%2Cg&port=7%2C7",
+        ),
+        (source(SIMPLE, URL="jdbc:postgresql://h/o"), "postgresql+psycopg:///o?host=h&port=5432"),
+    ],
+)
+def test_a_data_source_is_understood_by_its_class_and_properties(store: DatabaseStore, expected: str) -> None:
+    assert sqlalchemy_url(store) == expected
+
+
+def test_a_property_counts_before_its_element_and_an_element_where_there_is_none() -> None:
+    mixed = replace(
+        source(DBCP, url="jdbc:postgresql://h/o", maxIdle="3"),
+        jdbc_connection_url="jdbc:postgresql://other/o",
+        jdbc_user="u",
+    )
+    assert sqlalchemy_url(mixed) == "postgresql+psycopg://u@/o?host=h&port=5432"
+    assert without_effect(mixed) == [
+        "data-source-property maxIdle",
+        "jdbc-connection-url (data-source-property url counts)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("store", "words"),
+    [
+        (
+            source("com.example.Source", url="x"),
+            "com.example.Source: Java classes cannot be loaded; understood are",
+        ),
+        (source(DBCP, jdbcUrl="secret"), f"data-source-property jdbcUrl of {DBCP} is not known; understood are driver"),
+        (source(DBCP, connectionInitSqls="secret"), "connectionInitSqls"),
+        (source(DBCP, url="jdbc:derby:x"), "by its data source: jdbc-connection-url: derby is not supported"),
+        (source(DBCP, maxTotal="3"), "by its data source: jdbc-connection-url is missing"),
+        (source(SIMPLE, serverNames="a,b,c", portNumbers="1,2"), "portNumbers: 2 ports of 3 servers"),
+    ],
+)
+def test_a_data_source_that_cannot_be_used_is_refused_by_name(store: DatabaseStore, words: str) -> None:
+    with pytest.raises(JdbcError, match=re.escape(words)) as caught:
+        sqlalchemy_url(store)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_data_source_is_read_and_its_values_are_in_no_representation() -> None:
+    properties = '<data-source-property key="password" value="secret"/><data-source-property key="maxIdle" value="1"/>'
+    found = loaded(
+        more=f"<data-source-class-name>{DBCP}</data-source-class-name>"
+        f"<data-source-properties>{properties}</data-source-properties>"
+    )
+    assert found.database is not None
+    assert [one.value for one in found.database.data_source_properties] == ["secret", "1"]
+    assert "secret" not in repr(found)
+    assert [one.message for one in found.warnings if "maxIdle" in one.message] == [
+        "data-source-property maxIdle has no effect"
+    ]
 
 
 def loaded(url: str = "jdbc:sqlite:/a/b", core: str = "", more: str = "", messages: str = "MESSAGES") -> Configuration:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from pollux.config.data_sources import DataSourceError, settled
+
 if TYPE_CHECKING:
     from pollux.config.model import DatabaseStore
 
@@ -56,6 +58,19 @@ class _Place(NamedTuple):
 
 def sqlalchemy_url(store: DatabaseStore) -> str:
     """Return the URL by which SQLAlchemy knows the database. Raises JdbcError."""
+    try:
+        meant = settled(store)
+    except DataSourceError as error:
+        raise JdbcError(str(error)) from error
+    try:
+        return _url_of(meant)
+    except JdbcError as error:
+        if meant is store:
+            raise
+        raise JdbcError(f"by its data source: {error}") from error
+
+
+def _url_of(store: DatabaseStore) -> str:
     driver, url = store.jdbc_driver_class_name, store.jdbc_connection_url
     if driver is not None and driver not in DRIVERS.values():
         raise JdbcError(f"jdbc-driver-class-name {driver}: {_refusal(_REFUSED_DRIVERS.get(driver, ''))}")

@@ -14,7 +14,7 @@ from pollux.config.bridging import Bridge
 from pollux.config.connecting import AmqpConnection
 from pollux.config.extensions import Extensions, SecuritySettingsShape
 from pollux.config.federating import AddressPolicy, Federation, QueuePolicy
-from pollux.config.model import Configuration, DatabaseStore
+from pollux.config.model import Configuration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -97,10 +97,6 @@ _REFUSED: dict[type[Any], Mapping[str, str]] = {
     ConnectorSettings: _CONNECTOR,
     TransportShape: {"@lock-coordinator": "lock coordinators are not provided"},
     SecuritySettingsShape: {"security-setting-plugin": _PLUGINS},
-    DatabaseStore: {
-        "data-source-class-name": _CLASSES,
-        "data-source-properties": _CLASSES,
-    },
     Federation: {
         "transformer": _PLUGINS,
     },

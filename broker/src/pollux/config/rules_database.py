@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from pollux.config.colocated_ports import colocated_of
+from pollux.config.data_sources import without_effect
 from pollux.config.databases import JdbcError, sqlalchemy_url
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ def database_is_known(configuration: Configuration, report: Report) -> None:
         sqlalchemy_url(database)
     except JdbcError as error:
         report.error_at(line, str(error))
+    else:
+        for what in without_effect(database):
+            report.warning_at(line, f"{what} has no effect")
     names = [getattr(database, name) or "" for name in database.__struct_fields__ if name.endswith("_table_name")]
     for name in names:
         if name and not (name.isidentifier() and name.isascii() and len(name) <= 40):

@@ -5,8 +5,17 @@ from typing import Annotated, ClassVar
 from msgspec import Struct
 
 from pollux.config.kinds import Duration, Password, Size, Text
-from pollux.config.markers import Element, Needs
+from pollux.config.markers import Attribute, Element, Listed, Needs
 from pollux.redacted import Redacted
+
+
+class DataSourceProperty(Redacted, frozen=True):
+    """A property of a data source: what it connects with, a password perhaps."""
+
+    hidden: ClassVar[frozenset[str]] = frozenset({"value"})
+
+    key: Annotated[str, Text(required=True), Attribute(required=True), "Name."]
+    value: Annotated[str, Password(), Attribute(required=True), "Value."]
 
 
 class DatabaseStore(Redacted, frozen=True):
@@ -22,6 +31,12 @@ class DatabaseStore(Redacted, frozen=True):
     jdbc_connection_url: Annotated[str | None, Text(), "Where the database is."] = None
     jdbc_user: Annotated[str | None, Password(), "User."] = None
     jdbc_password: Annotated[str | None, Password(), "Password."] = None
+    data_source_class_name: Annotated[str | None, Text(), "Data source, by the name of its Java class."] = None
+    data_source_properties: Annotated[
+        tuple[DataSourceProperty, ...],
+        Listed("data-source-property", wrapper="data-source-properties"),
+        "What it connects with; they count before the elements of the same meaning.",
+    ] = ()
     node_manager_store_table_name: Annotated[str | None, Text(), "Table of the locks."] = None
     jdbc_network_timeout: Annotated[int, Duration(), "Limit of a request."] = 20000
     jdbc_lock_renew_period: Annotated[int, Duration(minimum=1), "How often a lock is renewed."] = 2000
