@@ -25,6 +25,8 @@ MEMORY, PAGES, SIZE = 9, 3, 60_000
 WINDOW = 50_000
 #: Bytes that go at once as long as anything may.
 BATCH = 128 << 10
+#: In the name of a queue of what goes to another node.
+SNF = ".sf."
 DRAIN = "/api/v1/cluster/drain"
 PAGED = "<page-size-bytes>100K</page-size-bytes><page-limit-bytes>150K</page-limit-bytes>"
 #: Addresses where a full one's messages wait at the node that has them, and where they are taken all the same, with
@@ -90,6 +92,10 @@ def test_what_was_accepted_once_is_dropped_nowhere(tmp_path: Path) -> None:
         one.api(DRAIN, method="POST")
         wait_until(lambda: two.messages() != taken, "some came")
         time.sleep(stomp.SILENCE)
+        assert "on the way: if that stays so" in one.api(DRAIN)["reason"]
+        (outlet,) = [queue["name"] for queue in one.queues() if SNF in queue["name"]]
+        told = one.command("cluster", "why", outlet, "--config", str(one.configuration))
+        assert "an address there may be full (BLOCK, FAIL)" in " ".join(told.split())
         assert sum(two.messages().values()) - sum(taken.values()) <= (WINDOW + BATCH) // 1024
         here = {name: full[name] + COUNT for name in WAIT | TAKE}
         assert received(two, here) == {

@@ -87,7 +87,7 @@ def test_the_target_has_consumers_then_is_on_another_machine_then_has_most_room(
 
 PROGRESS = {
     "moving": (Sight((Part("q", 10, 3),)), "moving", "10 messages are left"),
-    "on the way": (Sight(on_the_way=4), "moving", "4 messages are left"),
+    "on the way": (Sight(on_the_way=4), "moving", "4 messages are left, on the way: "),
     "sessions last": (Sight(states=2), "moving", "sessions and subscriptions are handed over"),
     "nobody": (Sight((Part("q", 1),), nobody="no node"), "waiting", "no node"),
     "sessions to nobody": (Sight(states=1, nobody="no node"), "waiting", "no node"),

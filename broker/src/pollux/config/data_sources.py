@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: What the reference takes when there is none.
 DEFAULT = "org.apache.commons.dbcp2.BasicDataSource"
+_POSTGRESQL = "org.postgresql.ds.PGSimpleDataSource"
 _URL, _DRIVER, _USER, _PASSWORD = "jdbc_connection_url", "jdbc_driver_class_name", "jdbc_user", "jdbc_password"
 _DBCP = {"url": _URL, "driverClassName": _DRIVER, "username": _USER, "password": _PASSWORD}
 #: Class -> its property -> the element of the same meaning.
@@ -30,10 +31,9 @@ _SOURCES: Mapping[str, Mapping[str, str]] = {
         "username": _USER,
         "password": _PASSWORD,
     },
-    "org.postgresql.ds.PGSimpleDataSource": {"url": _URL, "URL": _URL, "user": _USER, "password": _PASSWORD},
+    _POSTGRESQL: {"url": _URL, "URL": _URL, "user": _USER, "password": _PASSWORD},
     "org.sqlite.SQLiteDataSource": {"url": _URL},
 }
-_POSTGRESQL = "org.postgresql.ds.PGSimpleDataSource"
 #: Properties of PostgreSQL's that make its URL, and what its URL calls the others.
 _PLACE = ("serverName", "serverNames", "portNumber", "portNumbers", "databaseName")
 _PARAMETERS = {

@@ -61,8 +61,8 @@ def of_outlet(one: Outlet) -> Iterator[str]:
         )
     elif one.in_flight:
         yield (
-            f"{one.in_flight} messages were sent and are not on the disk of broker {one.node!r} yet: its address may be"
-            " full (BLOCK), or its disk slow"
+            f"{one.in_flight} messages were sent and are not on the disk of broker {one.node!r} yet: an address there"
+            " may be full (BLOCK, FAIL), for which what goes to others waits, too, or its disk slow"
         )
     else:
         yield f"broker {one.node!r} gives no credit: it has to store what was sent before; see its log"

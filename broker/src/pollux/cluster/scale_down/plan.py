@@ -190,9 +190,10 @@ def progress(sight: Sight) -> Progress:
     if sight.nobody and (sight.parts or sight.states):
         return Progress("waiting", sight.nobody)
     if moving or sight.on_the_way or (sight.states and not sight.parts):
-        return Progress(
-            "moving", f"{sight.left} messages are left" if sight.left else "sessions and subscriptions are handed over"
-        )
+        left = f"{sight.left} messages are left"
+        if sight.on_the_way and not moving:
+            left += ", on the way: if that stays so, `pollux cluster why` of their queue says what they wait for"
+        return Progress("moving", left if sight.left else "sessions and subscriptions are handed over")
     if refused is not None:
         return Progress("waiting", f"{refused.what} {refused.queue!r}: {refused.refused}")
     if sight.unreached:
