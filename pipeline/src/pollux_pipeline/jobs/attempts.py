@@ -4,12 +4,12 @@
 queue and ledger. Times of different ledgers are of different clocks and never compared.
 """
 
-_CONFIRM = "{0}.ledger, {0}.order, {0}.time, {0}.node, {0}.broker, {0}.epoch"
+_CONFIRM = "{0}.ledger, {0}.order, {0}.order.time, {0}.node, {0}.broker, {0}.epoch"
 #: SQL for `confirms` out of `c`, all confirms by ledger and time: the first in each ledger, and the time of the last.
-BY_LEDGER = f"""case when size(c) < 2 then transform(c, x -> struct({_CONFIRM.format("x")}, x.time as last))
+BY_LEDGER = f"""case when size(c) < 2 then transform(c, x -> struct({_CONFIRM.format("x")}, x.order.time as last))
     else transform(transform(array_distinct(transform(c, x -> x.ledger)), l -> filter(c, x -> x.ledger = l)),
-        m -> struct({_CONFIRM.format("m[0]")}, element_at(m, -1).time as last)) end"""
-_FIRST = "struct({0}.order, {0}.time, {0}.redelivered, {0}.node, {0}.broker, {0}.epoch, {0}.consumer) as first"
+        m -> struct({_CONFIRM.format("m[0]")}, element_at(m, -1).order.time as last)) end"""
+_FIRST = "struct({0}.order, {0}.order.time, {0}.redelivered, {0}.node, {0}.broker, {0}.epoch, {0}.consumer) as first"
 _FRESH = "struct({0}.order, {0}.node, {0}.epoch)"
 #: SQL for `receptions` out of `r`, all receptions by queue, ledger and time: one for each queue and ledger.
 BY_PLACE = f"""case when size(r) < 2 then transform(r, x -> struct(x.queue, x.ledger, {_FIRST.format("x")},

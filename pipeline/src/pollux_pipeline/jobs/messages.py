@@ -26,13 +26,22 @@ COUNTED = {
 
 
 def entries(lines: DataFrame, nodes: Mapping[str, str]) -> DataFrame:
-    """The lines that tell of messages. `nodes`: of brokers whose receptions are of one node; empty where nothing asks
-    for them."""
+    """The lines that tell of messages: id, and of `sent`, `confirmed` and `got` the one that a line tells of.
+
+    So they go to where their message is put together: as a row of all columns each would take twice the room, most of
+    it empty. `nodes`: of brokers whose receptions are of one node; empty where nothing asks for them.
+    """
     found = lines.filter("kind in ('S', 'C', 'R')")
     if nodes:
         of = f.create_map(*(f.lit(word) for pair in sorted(nodes.items()) for word in pair))
         found = found.withColumn("node", f.coalesce("node", f.try_element_at(of, f.col("broker"))))
-    return found.drop("file", "line", "text")
+    order = f.struct("time", "at").alias("order")
+    shapes = (
+        ("S", "sent", f.struct("ledger", "time", "producer", "group", "sequence")),
+        ("C", "confirmed", f.struct("ledger", order, "node", "broker", "epoch")),
+        ("R", "got", f.struct("queue", "ledger", order, "redelivered", "node", "broker", "epoch", "consumer")),
+    )
+    return found.select("id", *(f.when(f.col("kind") == kind, one).alias(name) for kind, name, one in shapes))
 
 
 def of_entries(found: DataFrame, queues: Sequence[str], stuck: DataFrame | None, fates: DataFrame | None) -> DataFrame:
@@ -76,16 +85,8 @@ def of_entries(found: DataFrame, queues: Sequence[str], stuck: DataFrame | None,
 
 def _collected(found: DataFrame) -> DataFrame:
     """id, sends, confirms (one for each ledger), receptions (one for each queue and ledger)."""
-    order = f.struct("time", "at").alias("order")
-    sent = f.struct("ledger", "time", "producer", "group", "sequence")
-    confirmed = f.struct("ledger", order, "time", "node", "broker", "epoch")
-    got = f.struct("queue", "ledger", order, "time", "redelivered", "node", "broker", "epoch", "consumer")
-    by_id = found.groupBy("id").agg(
-        *(
-            f.sort_array(f.collect_list(f.when(f.col("kind") == kind, one))).alias(name)
-            for kind, one, name in (("S", sent, "sends"), ("C", confirmed, "c"), ("R", got, "r"))
-        )
-    )
+    collected = (("sent", "sends"), ("confirmed", "c"), ("got", "r"))
+    by_id = found.groupBy("id").agg(*(f.sort_array(f.collect_list(one)).alias(name) for one, name in collected))
     return by_id.select(
         "id", "sends", f.expr(attempts.BY_LEDGER).alias("confirms"), f.expr(attempts.BY_PLACE).alias("receptions")
     )
