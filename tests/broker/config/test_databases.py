@@ -106,6 +106,7 @@ def source(name: str | None, **properties: str) -> DatabaseStore:
         ),
         (source("org.sqlite.SQLiteDataSource", url="jdbc:sqlite:/a/b"), "sqlite:////a/b"),
         (source(SIMPLE, databaseName="o"), "postgresql+psycopg:///o?host=localhost&port=5432"),
+        (source(SIMPLE, databaseName="a/b?c"), "postgresql+psycopg:///a%2Fb%3Fc?host=localhost&port=5432"),
         (
             source(SIMPLE, serverName="h", portNumber="0", databaseName="o", user="u", password="p"),
             "postgresql+psycopg://u:p@/o?host=h&port=5432",

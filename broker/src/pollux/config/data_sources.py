@@ -7,7 +7,7 @@ effect here: Pollux opens those that it needs itself.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from msgspec.structs import replace
 
@@ -120,5 +120,5 @@ def _postgresql(given: Mapping[str, str]) -> str:
     # Without a number there is PostgreSQL's own; 0 means the same to its class.
     hosts = [f"{name}:{port}" if port.strip("0") else name for name, port in zip(names, ports, strict=True)]
     query = {_PARAMETERS[key]: value for key, value in given.items() if key in _PARAMETERS}
-    place = f"jdbc:postgresql://{','.join(hosts)}/{given.get('databaseName', '')}"
+    place = f"jdbc:postgresql://{','.join(hosts)}/{quote(given.get('databaseName', ''), safe='')}"
     return place + (f"?{urlencode(query)}" if query else "")
