@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+from harness import stomp
 from harness.store import opened, stable
 from pollux.config.loader import load
 from pollux.message import Encoding, Message
+from pollux.process.exits import EXIT_OK
 from pollux.store.data_lock import node_id
 from pollux.store.settings import StoreSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from harness.cluster import Nodes
 
 #: Where they are listed and decided.
 PREPARED = "/api/v1/prepared-transactions"
@@ -22,14 +27,18 @@ def xid(number: int) -> bytes:
     return b"\x00\xff" + number.to_bytes(4, "big")
 
 
+def settings_of(configuration: Path) -> StoreSettings:
+    """Return the settings of the store of a broker that has run."""
+    found = load(configuration)
+    return StoreSettings.from_configuration(found, node_id(found.journal_directory))
+
+
 async def prepare(configuration: Path, count: int) -> None:
     """Write so many to a store that has messages in one queue, sent by STOMP, the first of which is "1".
 
     Number n acknowledges the n-th message of the queue, and sends one with -n.
     """
-    found = load(configuration)
-    settings = StoreSettings.from_configuration(found, node_id(found.journal_directory))
-    async with opened(settings) as life:
+    async with opened(settings_of(configuration)) as life:
         storage = life.storage
         ((queue_id, priorities),) = [
             (queue, priorities) for queue, priorities in life.recovered.queues.items() if any(priorities.values())
@@ -46,3 +55,15 @@ async def prepare(configuration: Path, count: int) -> None:
             storage.append_acks(queue_id, [ids[number - 1]], tx)
             storage.append_prepare(tx, xid(number))
         await stable(storage)
+
+
+def begin_prepared(nodes: Nodes, count: int, more: int = 0) -> None:
+    """Have the first node, which is empty, hold so many, and ``more`` messages that none of them acknowledges."""
+    node = nodes.all[0]
+    with stomp.connect(node) as sender:
+        for number in range(1, count + more + 1):
+            sender.send("orders", str(number), persistent="true")
+    assert node.stop() == EXIT_OK
+    asyncio.run(prepare(node.configuration, count))
+    node.start()
+    nodes.wait_until_linked()

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from proton import Delivery, Message
 
-from harness import amqp, stomp
+from harness import amqp
 from harness.cluster import Nodes
 from harness.failover import wait_until
-from harness.prepared import PREPARED, prepare, xid
+from harness.prepared import PREPARED, begin_prepared, settings_of, xid
 from harness.store import opened
-from pollux.config.loader import load
 from pollux.process.exits import EXIT_OK
-from pollux.store.data_lock import node_id
-from pollux.store.settings import StoreSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -114,9 +111,7 @@ def shown(node: ClusterNode, queue: str) -> list[dict[str, Any]]:
 
 async def delayed(configuration: Path) -> list[tuple[object, ...]]:
     """Return what is in the store of a stopped broker of messages that wait for their time, in the order of that."""
-    found = load(configuration)
-    settings = StoreSettings.from_configuration(found, node_id(found.journal_directory))
-    async with opened(settings) as life:
+    async with opened(settings_of(configuration)) as life:
         dues = sorted((due, message) for (_, message), due in life.recovered.schedules.items())
         kept = await life.storage.read_messages([message for _, message in dues])
     return [
@@ -136,13 +131,7 @@ def test_all_of_it_is_what_it_was_and_every_resend_is_refused(tmp_path: Path) ->
     due = int(time.time() * 1000) + LATER
     with Nodes(tmp_path, 2) as nodes:
         one, two = nodes.all
-        with stomp.connect(one) as sender:
-            for number in range(1, TRANSACTIONS + 1):
-                sender.send("orders", str(number), persistent="true")
-        assert one.stop() == EXIT_OK
-        asyncio.run(prepare(one.configuration, TRANSACTIONS))
-        one.start()
-        nodes.wait_until_linked()
+        begin_prepared(nodes, TRANSACTIONS)
         send(one, "later", scheduled(due))
         send(one, "grouped", grouped())
         send(one, "big", big())

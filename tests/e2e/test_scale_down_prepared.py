@@ -7,7 +7,6 @@ POLLUX_DRAIN_SEED=... chooses the same points and victims again.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
@@ -18,8 +17,7 @@ import pytest
 from harness import stomp
 from harness.cluster import Nodes
 from harness.failover import wait_until
-from harness.prepared import PREPARED, prepare, xid
-from pollux.process.exits import EXIT_OK
+from harness.prepared import PREPARED, begin_prepared, xid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,13 +42,7 @@ def test_killed_on_both_sides_each_is_at_one_node_and_is_decided_there(tmp_path:
     every = {xid(number).hex() for number in range(1, TRANSACTIONS + 1)}
     with Nodes(tmp_path, 2) as nodes:
         one, two = nodes.all
-        with stomp.connect(one) as sender:
-            for number in range(1, TRANSACTIONS + 11):
-                sender.send("orders", str(number), persistent="true")
-        assert one.stop() == EXIT_OK
-        asyncio.run(prepare(one.configuration, TRANSACTIONS))
-        one.start()
-        nodes.wait_until_linked()
+        begin_prepared(nodes, TRANSACTIONS, 10)
         assert waiting(one) == every
         assert one.messages() == {"orders": 10}, "nobody has what they acknowledge"
         one.api(DRAIN, method="POST")
