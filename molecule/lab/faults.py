@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 #: How long a fault may take to show, seconds.
 _PATIENCE = 30.0
+#: How long a machine may need until it has booted, seconds. Generous: a virtual one without hardware acceleration on a
+#: loaded machine.
+_BOOT = 600.0
 #: How often a disk is filled that a broker frees room on.
 _FILLS = 10
 SERVICE = "pollux.service"
@@ -220,8 +223,7 @@ class PowerCut(Fault):
                 return state in ("running", "degraded")
             return False
 
-        # Generous: a virtual machine without hardware acceleration on a loaded machine.
-        wait_for(booted, f"{self.host.name} has booted", 600)
+        wait_for(booted, f"{self.host.name} has booted", _BOOT)
 
 
 class Stun(Fault):
@@ -282,8 +284,18 @@ class Partition(Fault):
         self.host.run("nft", "delete", "table", "inet", packets.TABLE, check=False)
 
     def check_undone(self) -> None:
-        """They are gone."""
-        if packets.TABLE in self.host.run("nft", "list", "tables"):
+        """They are gone; if others fence the host for its silence, as soon as it answers again."""
+        listed = ""
+
+        def answered() -> bool:
+            nonlocal listed
+            with contextlib.suppress(LabError):
+                listed = self.host.run("nft", "list", "tables")
+                return True
+            return False
+
+        wait_for(answered, f"{self.host.name} says which packets it drops", _BOOT)
+        if packets.TABLE in listed:
             raise LabError(f"{self.host.name} still drops packets")
 
 

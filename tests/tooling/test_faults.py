@@ -104,6 +104,32 @@ def test_a_partition_that_loaded_no_rules_is_noticed() -> None:
         fault.check()
 
 
+class Fenced(FakeHost):
+    """Answers nothing until it was asked a few times: the others have cut its power for its silence."""
+
+    off = 3
+
+    def run(self, *words: str, stdin: str | None = None, check: bool = True, timeout: float = 0) -> str:
+        self.off -= 1
+        if self.off >= 0:
+            if check:
+                raise LabError("no such container")
+            return ""
+        return super().run(*words, stdin=stdin, check=check, timeout=timeout)
+
+
+@pytest.mark.parametrize("still", [False, True])
+def test_a_partition_of_a_host_that_is_fenced_meanwhile_is_over_when_it_is_back(still: bool) -> None:
+    """Breaks when a host without power counts as one that still drops packets, or as one that does not."""
+    fault = faults.make("partition", Fenced({"list tables": f"table inet {packets.TABLE}" if still else ""}))
+    fault.undo()
+    if still:
+        with pytest.raises(LabError, match="still drops"):
+            fault.check_undone()
+    else:
+        fault.check_undone()
+
+
 def test_a_stop_that_had_to_kill_is_not_clean() -> None:
     answers = {"MainPID": "MainPID=7", "ActiveState": "ActiveState=inactive\nResult=timeout"}
     fault = faults.make("stop", FakeHost(answers))

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from broker.process.echoing import AMQP, PATIENCE, Echo, bench, finish, until
-from pollux.engine.share import FIRST_PORTION, LEAST_PORTION, SLICE, Share
+from pollux.engine.share import FIRST_PORTION, SLICE, Share
 
 if TYPE_CHECKING:
     import pytest
@@ -14,20 +14,22 @@ if TYPE_CHECKING:
 
 #: Sent in one go by the client whose bytes are dear.
 MUCH = 256 * 1024
+#: Bytes that take a slice; less is handled at once while slices are short, which is when the loop had some turns.
+A_SLICE = 100
 #: Portions of it that are handled, one in each turn of the loop, before what an honest client sends meanwhile: the loop
 #: reads a socket in the turn after it was written to, or in the one after that.
 BETWEEN = 3
 
 
 class Dear(Echo):
-    """Each byte ``x`` takes a hundredth of a slice of the clock."""
+    """A hundred bytes ``x`` take a slice of the clock."""
 
     now = 0.0
     #: Bytes handled, by session, in order.
     handled: list[tuple[int, int]]
 
     def data_received(self, data: bytes) -> None:
-        Dear.now += data.count(b"x") * SLICE / 100
+        Dear.now += data.count(b"x") * SLICE / A_SLICE
         Dear.handled.append((self.transport.peer.connection_id, len(data)))
         if b"ping" in data:
             self.transport.write(b"pong")
@@ -51,7 +53,7 @@ async def test_a_read_that_takes_long_is_handled_in_portions(monkeypatch: pytest
         assert await asyncio.wait_for(reader.readexactly(4), PATIENCE) == b"pong"
         position = Dear.handled.index((second, 4), before)
         portions = [size for number, size in Dear.handled[before:] if number == first]
-        assert max(portions) <= LEAST_PORTION, "100 bytes are a slice"
+        assert max(portions) <= A_SLICE
         assert position - before <= BETWEEN, "the honest client does not wait for the end of it"
         await finish(hostile)
         await finish(honest)
