@@ -262,6 +262,11 @@ class HighAvailability(Redacted, frozen=True):
         Text(),
         "What fails together with this machine (rack, room): a colocated backup is in another one if it can be.",
     ] = None
+    scale_down_cluster: Annotated[
+        str | None,
+        Text(),
+        "Name of the cluster-connection by which scale-down hands over (EAP: cluster-name); else the first one.",
+    ] = None
     replica_timeout: Annotated[
         int,
         Duration(minimum=500, maximum=600_000),

@@ -439,6 +439,12 @@ class Configuration(Persistence, frozen=True):
         return store.backup.scale_down if store is not None and store.backup is not None else None
 
     @property
+    def scale_down_number(self) -> int:
+        """The cluster connection by which messages are handed over, in the order of the file."""
+        wanted = self.high_availability.scale_down_cluster
+        return next((number for number, one in enumerate(self.cluster_connections) if one.name == wanted), 0)
+
+    @property
     def scales_down_instead(self) -> bool:
         """Whether this is a backup that hands over what its live had instead of serving it."""
         scale_down, policy = self.scale_down, self.ha_policy

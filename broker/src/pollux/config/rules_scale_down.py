@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pollux.config.nearest import did_you_mean
+
 if TYPE_CHECKING:
     from pollux.config.model import Configuration
     from pollux.config.report import Report
     from pollux.config.rules import Rule
+
+
+def scale_down_goes_by_a_connection_there_is(configuration: Configuration, report: Report) -> None:
+    """Who names one means it: what is misspelt would go to other nodes."""
+    own = configuration.high_availability
+    names = [one.name for one in configuration.cluster_connections]
+    if own.scale_down_cluster is None or own.scale_down_cluster in names or "cluster-connection" in report.broken:
+        return
+    report.error_at(
+        own.line,
+        f"scale-down-cluster: there is no cluster-connection {own.scale_down_cluster!r}"
+        f"{did_you_mean(own.scale_down_cluster, names)}",
+    )
 
 
 def scale_down_has_somewhere_to_go(configuration: Configuration, report: Report) -> None:
@@ -26,7 +41,7 @@ def scale_down_has_somewhere_to_go(configuration: Configuration, report: Report)
                 policy.line, "scale-down needs a cluster-connection: by it messages go to another node of the cluster"
             )
         return
-    cluster = configuration.cluster_connections[0]
+    cluster = configuration.cluster_connections[configuration.scale_down_number]
     mine = endpoints.get(cluster.connector_ref)
     for name in scale_down.connectors:
         if name == cluster.connector_ref or (mine is not None and endpoints.get(name) == mine):
@@ -60,4 +75,4 @@ def scale_down_has_somewhere_to_go(configuration: Configuration, report: Report)
         )
 
 
-SCALE_DOWN_RULES: tuple[Rule, ...] = (scale_down_has_somewhere_to_go,)
+SCALE_DOWN_RULES: tuple[Rule, ...] = (scale_down_goes_by_a_connection_there_is, scale_down_has_somewhere_to_go)

@@ -92,7 +92,9 @@ class Links:
 
         self.cluster = await self._connections(configuration, node, post, self._preparation)
         first = self.cluster.all[0]
-        self.drain = scale_down.join(first, configuration, lambda: activation is not None and activation.copied)
+        self.drain = scale_down.join(
+            self.cluster.all, configuration, lambda: activation is not None and activation.copied
+        )
         self.subscriptions = subscriptions = Subscriptions(first)
         post.named = subscriptions
         first.reached = lambda node, _conversation: subscriptions.reached(node)

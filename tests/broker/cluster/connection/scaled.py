@@ -36,10 +36,10 @@ class Scaled:
     def receive(node: Node, *, host: str = "elsewhere", group: str = "") -> Drain:
         """Have a node take what others give. (Its own Drain only tells of it.)"""
         node.cluster.requests.update(Receiving(node.post).requests)
-        return Drain(node.cluster, Wanted(enabled=False, group=group), free=lambda: 1 << 40, host=host)
+        return Drain([node.cluster], Wanted(enabled=False, group=group), free=lambda: 1 << 40, host=host)
 
     async def join(self, *, without: Node | None = None) -> None:
-        self.drain = Drain(self.one.cluster, self.wanted, free=lambda: 1 << 30, host="here")
+        self.drain = Drain([self.one.cluster], self.wanted, free=lambda: 1 << 30, host="here")
         for other in self.others:
             link = self.one.reach(other)
             if other is not without:

@@ -443,7 +443,7 @@ async def test_nothing_goes_to_a_node_that_is_scaled_down_itself(scaled: Any) ->
     one, (two,) = found.one, found.others
     other = Scaled(two, [one], Wanted())
     Scaled.receive(one)
-    found.drain = Drain(one.cluster, Wanted(), free=lambda: 1, host="here")
+    found.drain = Drain([one.cluster], Wanted(), free=lambda: 1, host="here")
     await other.join()
     await other.linked()
     other.drain.begin()

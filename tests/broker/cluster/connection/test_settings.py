@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 XML = """
 <configuration xmlns="urn:activemq"><core xmlns="urn:activemq:core">
-  <connectors><connector name="a">tcp://a:1</connector><connector name="b">tcp://b:2</connector></connectors>
+  <connectors><connector name="a">tcp://a:1</connector><connector name="b">tcp://b:2</connector>
+    <connector name="far">tcp://far:3</connector></connectors>
   <cluster-password>secret</cluster-password>
   <security-enabled>false</security-enabled>
   {before}
@@ -116,9 +117,9 @@ def test_members_by_discovery_or_none_at_all(tmp_path: Path) -> None:
     assert not errors(configuration(tmp_path, members="")), "it is linked to, and links to nobody"
 
 
-def two(tmp_path: Path, first: str, second: str) -> Configuration:
+def two(tmp_path: Path, first: str, second: str, **more: str) -> Configuration:
     another = f"<cluster-connection name='d'><connector-ref>a</connector-ref>{second}{STATIC}</cluster-connection>"
-    return configuration(tmp_path, first, another=another)
+    return configuration(tmp_path, first, another=another, **more)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +207,34 @@ def test_scale_down_is_provided_with_each_of_its_parameters(tmp_path: Path) -> N
     assert wanted_of(found.scale_down) == Wanted(("b",), "blue", enabled=False, interval=5)
     assert [name for name, _ in settings_of(found).peers] == ["b"]
     assert wanted_of(None).enabled is False
+
+
+@pytest.mark.parametrize(("named", "number"), [("", 0), ("c", 0), ("d", 1)])
+def test_scale_down_by_a_connection_that_is_named(tmp_path: Path, named: str, number: int) -> None:
+    """Breaks when the nodes that get messages are linked to by another connection than the one that hands over."""
+    policy = (
+        "<ha-policy><live-only><scale-down><connectors><connector-ref>far</connector-ref></connectors></scale-down>"
+        f"</live-only></ha-policy>{by(named) if named else ''}"
+    )
+    first, second = "<address>jms</address>", "<address>news</address>"
+    found = two(tmp_path, first, second, before=policy)
+    assert not errors(found)
+    linked = [[name for name, _ in settings_of(found, each).peers] for each in (0, 1)]
+    assert found.scale_down_number == number
+    assert [("far" in names) for names in linked] == [number == 0, number == 1]
+
+
+def test_scale_down_by_a_connection_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    policy = "<ha-policy><live-only><scale-down/></live-only></ha-policy>"
+    with pytest.raises(ConfigError, match=r"broker.xml:\d+.*no cluster-connection 'cc' \(did you mean 'c'\?\)"):
+        configuration(tmp_path, before=policy + by("cc"))
+
+
+def by(name: str) -> str:
+    return (
+        f'<px:high-availability xmlns:px="urn:pollux:1"><px:scale-down-cluster>{name}</px:scale-down-cluster>'
+        "</px:high-availability>"
+    )
 
 
 SCALE_DOWN = {

@@ -54,7 +54,7 @@ def settings_of(configuration: Configuration, number: int = 0) -> Settings:
     connectors = {connector.name: connector.endpoints for connector in configuration.connectors}
     own = connectors.get(one.connector_ref, ())
     names = one.static_connectors.connector_refs if one.static_connectors is not None else ()
-    if configuration.scale_down is not None:
+    if configuration.scale_down is not None and number == configuration.scale_down_number:
         # Whoever gets what is here is one of the cluster.
         names = tuple(dict.fromkeys((*names, *configuration.scale_down.connectors)))
     window = one.producer_window_size if one.producer_window_size > 0 else WINDOW

@@ -12,9 +12,9 @@ from pollux.cluster.scale_down.plan import Peer, choose
 from pollux.message import RoutingType
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from pollux.cluster.connection.service import Cluster
+    from pollux.engine.post_office import PostOffice
     from pollux.routing.queue import Queue
 
 #: What the store keeps: a node for each queue's id, and for all subscriptions.
@@ -24,12 +24,12 @@ PATIENCE, PATIENCE_OF_A_STOP = 60.0, 5.0
 
 
 class Assignment:
-    """Who gets what of one broker's scale-down. ``host``: the machine."""
+    """Who gets what of one broker's scale-down. ``host``: the machine. ``takers``: who has consumers of an address."""
 
-    def __init__(self, cluster: Cluster, host: str) -> None:
-        self._cluster = cluster
-        self._post = cluster.post
+    def __init__(self, post: PostOffice, host: str, takers: Callable[[str], Collection[bytes]]) -> None:
+        self._post = post
         self._host = host
+        self._takers = takers
         self._nodes: dict[str, bytes] = {}
         #: Bytes given to each node.
         self._given: dict[bytes, int] = {}
@@ -81,9 +81,7 @@ class Assignment:
         """Return the node that gets a queue now; None: nobody may, or the one that was chosen is waited for."""
         if queue.routing_type is RoutingType.MULTICAST:
             return self.give_home()
-        group = self._cluster.table.group((queue.address, ""))
-        takers = {key[0] for key, path in group.items() if path.record.has_consumers}
-        return self._give(_key(queue), takers, queue.bytes)
+        return self._give(_key(queue), self._takers(queue.address), queue.bytes)
 
     def give_home(self) -> Peer | None:
         """Return the node that gets subscriptions and sessions now; None as of a queue."""

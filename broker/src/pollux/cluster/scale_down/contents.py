@@ -9,16 +9,17 @@ from pollux.message import RoutingType
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
-    from pollux.cluster.connection.service import Cluster
+    from pollux.cluster.scale_down.every import EveryConnection
+    from pollux.engine.post_office import PostOffice
     from pollux.routing.queue import Queue
 
 
 class Contents:
     """The queues that may be handed over: none of the broker itself, and none that ends with a client."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._post = cluster.post
+    def __init__(self, post: PostOffice, every: EveryConnection) -> None:
+        self._post = post
+        self._every = every
 
     def _lasting(self) -> Iterator[Queue]:
         return (each for each in list(self._post.space.queues) if not each.spec.internal and not each.temporary)
@@ -37,10 +38,10 @@ class Contents:
             for queue in self._lasting()
             if queue.routing_type is RoutingType.MULTICAST
             and queue.durable
-            and queue.address in self._cluster.prefixes
+            and self._every.concerns(queue.address)
             and (node, queue.id) not in known
             and self.is_empty(queue)
-            and not self._cluster.elsewhere(queue)
+            and not self._every.elsewhere(queue)
         ]
 
     def is_empty(self, queue: Queue) -> bool:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from pollux.cluster.scale_down.assignment import Assignment
 from pollux.cluster.scale_down.contents import Contents
 from pollux.cluster.scale_down.emptying import BATCH, Emptying
+from pollux.cluster.scale_down.every import EveryConnection
 from pollux.cluster.scale_down.handing import IDS, QUEUE, definition, id_requests
-from pollux.cluster.scale_down.left import Found, Patience, Sent, Subscription, Waiting, sight_of, stays
+from pollux.cluster.scale_down.left import Found, Patience, Subscription, Waiting, sight_of, stays
 from pollux.cluster.scale_down.plan import About, Part, Peer, Progress, Sight, nowhere, progress, targets, unfit
 from pollux.cluster.scale_down.prepared import TRANSACTION, Transactions
 from pollux.cluster.scale_down.ways import NodeWay
@@ -49,6 +50,7 @@ _REQUESTS = 50
 class Drain:
     """The scale-down of one broker. All methods are called in the loop's thread.
 
+    ``clusters``: all its cluster connections; the first hands over what the broker has, of whatever address.
     ``free``: bytes that the store has room for. ``host``: the machine. ``states``: what goes last. ``copied``: another
     broker copies this store and may serve with it; where none does, a stop hands over the rest once this was begun,
     whatever ``wanted`` says of stops.
@@ -56,7 +58,7 @@ class Drain:
 
     def __init__(
         self,
-        cluster: Cluster,
+        clusters: Sequence[Cluster],
         wanted: Wanted,
         *,
         free: Callable[[], int],
@@ -66,12 +68,14 @@ class Drain:
     ) -> None:
         self.wanted = wanted
         self._copied = copied
+        cluster = clusters[0]
         self._cluster = cluster
+        self._every = EveryConnection(clusters)
         self._post = cluster.post
         self._free = free
         self._host = host
-        self._assignment = Assignment(cluster, host)
-        self._contents = Contents(cluster)
+        self._assignment = Assignment(self._post, host, self._every.takers)
+        self._contents = Contents(self._post, self._every)
         self._states = states
         self._transactions = Transactions(cluster)
         self._batch = min(BATCH, wanted.interval) if wanted.interval > 0 else BATCH
@@ -95,8 +99,7 @@ class Drain:
         self._said = Progress("", "")
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        cluster.about = self.about
-        cluster.progressed = self._progressed
+        self._every.listen(self.about, self._progressed)
 
     # -- begun and ended
 
@@ -141,7 +144,7 @@ class Drain:
     @property
     def nothing(self) -> bool:
         """Return whether there is nothing at all to hand over."""
-        waiting = any(self._post.message_count(outlet.queue) for outlet in self._cluster.spreading.outlets.values())
+        waiting = any(one.messages for one in self._every.sent(self._ways))
         ids = any(account.duplicates for account in self._post.accounts)
         states = any(True for states in self._states for _ in states.ready())
         held = self._transactions.held
@@ -149,7 +152,7 @@ class Drain:
 
     def _begin(self) -> None:
         self.running = True
-        self._cluster.withdraw(withdrawn=True)
+        self._every.withdraw(withdrawn=True)
         self._wake.set()
 
     def cancel(self) -> None:
@@ -165,7 +168,7 @@ class Drain:
         self._emptying.clear()
         self._refused.clear()
         self._assignment.forget()
-        self._cluster.withdraw(withdrawn=False)
+        self._every.withdraw(withdrawn=False)
         event(logger, logging.WARNING, "scale-down cancelled", moved=self.moved)
 
     async def finish(self, patience: float, forced: asyncio.Event) -> Progress:
@@ -191,7 +194,7 @@ class Drain:
                 self._assignment.forget()
                 event(logger, logging.INFO, "scale-down: everything is handed over", moved=self.moved)
                 return now
-            mark = (self.moved, self._left_states, sum(way.link.confirmed for way in self._ways.values()))
+            mark = (self.moved, self._left_states, self._every.confirmed)
             if forced.is_set() or waiting.over(mark, clock()):
                 return now
             self._wake.set()
@@ -229,8 +232,7 @@ class Drain:
             self._wake.clear()
             try:
                 if self._told != self.about():
-                    for incoming in self._cluster.incoming.values():
-                        incoming.tell_about()
+                    self._every.tell_about()
                 if self.running:
                     await self._turn()
                 elif self.wanted.enabled:
@@ -406,8 +408,6 @@ class Drain:
     def sight(self) -> Sight:
         """Return what is left."""
         left_alone = self._stays()
-        reached = {link.node for link in self._cluster.peers.links if link.connected}
-        names = {link.node: link.broker for link in self._cluster.peers.links if link.broker}
         waiting = [
             Waiting(
                 queue.name,
@@ -423,19 +423,14 @@ class Drain:
             Subscription(queue.name, left_alone(queue), self._refused.get(queue.id, ""))
             for queue in self._subscriptions()
         ]
-        sent = []
-        for node, outlet in self._cluster.spreading.outlets.items():
-            way = self._ways.get(node)
-            count = way.waiting if way is not None else self._post.message_count(outlet.queue)
-            sent.append(Sent(names.get(node, node.hex()), count, node in reached))
         return sight_of(
             Found(
                 tuple(waiting),
                 tuple(subscriptions),
-                tuple(sent),
+                self._every.sent(self._ways),
                 tuple(Part(one.name, one.messages, 0, one.refused, TRANSACTION) for one in self._transactions.held),
-                coming=tuple(link.name for link in self._cluster.incoming.values() if not link.empty),
-                subscribers=bool(self._cluster.local.records),
+                coming=self._every.coming(),
+                subscribers=self._every.subscribers,
                 last=self._last,
                 states=self._left_states,
                 ids_went=self._last_ids_went,
