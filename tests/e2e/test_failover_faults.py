@@ -425,6 +425,20 @@ def test_a_stop_that_comes_while_a_broker_begins_its_next_life_is_a_stop(tmp_pat
         assert not (backup.directory / "faults" / "late").exists(), "it was asked"
 
 
+def test_a_stop_waits_for_no_thread_that_hangs_on_the_store(tmp_path: Path) -> None:
+    """Breaks when the process is there until the service manager kills it, long after "broker stopped"."""
+    with Group(tmp_path, PRIMARY.format(""), BACKUP.format(""), bad_disk=True) as group:
+        live, backup = group.members
+        live.start()
+        backup.spawn()
+        backup.wait_for("ready")
+        backup.disk.hang(group.shared / "journal" / "pollux.lock")
+        live.kill()
+        backup.wait_for("activating")
+        assert backup.stop() == 0
+        assert "the process ends without them" in backup.text()
+
+
 def test_a_store_that_hangs_as_it_is_taken_keeps_neither_questions_nor_the_guard_waiting(tmp_path: Path) -> None:
     """Breaks when the loop touches the store: nobody learns where the broker is, and it never ends."""
     # Longer than a busy machine may keep a proof waiting that is not meant to fail.

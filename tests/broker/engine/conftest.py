@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,9 +12,14 @@ from harness.sessions.office import TIMEOUT, Office, Receiver, message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
-__all__ = ["TIMEOUT", "Office", "Receiver", "message"]
+__all__ = ["TIMEOUT", "Office", "Receiver", "files_under", "message"]
+
+
+def files_under(directory: Path, *suffixes: str) -> list[Path]:
+    """Return the files that end so, sorted. Directories may go meanwhile, which pathlib does not bear."""
+    found = (Path(where, name) for where, _, names in os.walk(directory) for name in names)
+    return sorted(path for path in found if path.suffix in suffixes)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.engine.conftest import files_under
 from harness.sessions.office import Office, Receiver, becomes, message
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.engine import departures
@@ -88,11 +89,12 @@ async def test_nothing_is_left_of_pages_that_were_read(office: Office) -> None:
     await post.pages.bring(queue)
     post.pages.feed(queue)
     assert not post.pages.active
-    assert list(office.configuration.paging_directory.rglob("*.page"))
+    pages = office.configuration.paging_directory
+    assert files_under(pages, ".page")
     post.delete_queue("orders")
     await becomes(lambda: not post.accounts.total.messages)
     await office.stable()
-    await becomes(lambda: not list(office.configuration.paging_directory.rglob("*.page")))
+    await becomes(lambda: not files_under(pages, ".page"))
     post = await office.reopen()
     assert post.problems == []
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from broker.engine.conftest import Office, Receiver, message
+from broker.engine.conftest import Office, Receiver, files_under, message
 from harness.disk_account import Account, materialise
 from harness.lossy_disk import LossyDisk
 from harness.store import abandon, without_names
@@ -122,7 +122,7 @@ def kept(office: Office) -> int:
 
 def left_over(directory: Path) -> list[Path]:
     """Return the files of pages and large messages that are left."""
-    return [*directory.rglob("*.page"), *directory.rglob("*.msg")]
+    return files_under(directory, ".page", ".msg")
 
 
 def bindings_of(office: Office) -> Path:

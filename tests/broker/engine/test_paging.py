@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
 from msgspec.structs import replace
 
-from broker.engine.conftest import Office, Receiver
+from broker.engine.conftest import Office, Receiver, files_under, message
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.config.clustering import HaPolicy, SharedStore, SharedStorePrimary
 from pollux.message import RoutingType
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def page_files(office: Office) -> list[Path]:
-    return sorted(office.configuration.paging_directory.rglob("*.page"))
+    return files_under(office.configuration.paging_directory, ".page")
 
 
 def paging_office(office: Office) -> None:
@@ -264,3 +265,67 @@ async def test_a_broker_alone_pages_by_its_limits_only(office: Office) -> None:
     for _ in range(6):
         await office.send(*(b"x" * (100 << 10) for _ in range(50)))
     assert not post.pages.active
+
+
+async def restarted(office: Office, name: str) -> list[bytes]:
+    """Take everything out of a queue after a restart."""
+    post = await office.reopen()
+    receiver = Receiver()
+    queue = post.queue(name)
+    count = post.message_count(queue)
+    post.attach(queue, receiver)
+    while len(receiver.got) < count:
+        seen = len(receiver.got)
+        await receiver.wait(seen + 1)
+        post.acknowledge(receiver.got[seen:])
+    return receiver.bodies
+
+
+@pytest.mark.parametrize("what", ["expired", "moved"])
+async def test_what_the_broker_moves_goes_to_pages_beyond_the_limit_of_its_place(office: Office, what: str) -> None:
+    """Breaks when a backlog that comes out of its pages to expire, or for an operator, fills the memory elsewhere."""
+    paging_office(office)
+    office.settings("orders", expiry_address="elsewhere")
+    post = await office.open()
+    queue = office.queue()
+    office.queue("elsewhere")
+    bodies = [b"%05d" % i + b"x" * 500 for i in range(500)]
+    for body in bodies:
+        post.send(message(body, expiration=post.wall_ms() + 3_600_000))
+    await office.stable()
+    if what == "expired":
+        office.now = 3_700_000
+    while post.message_count(queue):
+        await post.pages.bring(queue)
+        if what == "expired":
+            post.dead_letters.scan()
+        else:
+            references, _ = queue.remove({reference.message.id for reference in queue.iterate()})
+            post.dead_letters.move(queue, references, "elsewhere")
+        await office.stable()
+        assert post.accounts.of("elsewhere").gauge.bytes < 100_000
+    await office.stable()
+    assert post.message_count(post.queue("elsewhere")) == 500
+    assert await restarted(office, "elsewhere") == bodies
+
+
+async def test_what_other_nodes_had_accepted_goes_to_pages_where_what_is_sent_is_dropped(office: Office) -> None:
+    """Breaks when it fills the memory of a full address, or comes before, or when producers may send on behind it."""
+    office.settings("#", max_size_bytes=20_000, page_size_bytes=10_000, address_full_policy=AddressFullPolicy.DROP)
+    post = await office.open()
+    queue = office.queue()
+    full = [b"%05d" % i + b"x" * 500 for i in range(100)]
+    await office.send(*full)
+    here = post.message_count(queue)
+    assert here < 100
+    moved = [b"%05d" % i + b"y" * 500 for i in range(300)]
+    for body in moved:
+        assert post.take(message(body), [queue], 0, moved=True)
+    assert post.accounts.get("orders").gauge.bytes < 30_000
+    await office.send(*full)
+    await office.stable()
+    assert post.message_count(queue) == here + 300
+    assert await restarted(office, "orders") == full[:here] + moved
+    await office.send(b"there is room")
+    await office.stable()
+    assert office.post.message_count(office.post.queue("orders")) == 1

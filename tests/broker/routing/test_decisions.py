@@ -154,6 +154,10 @@ def policy(name: str, **fields: Any) -> AddressSettings:
             PageUsage(True, 1, 4),
             Verdict.PAGE,
         ),
+        # What came from other nodes is in pages, and counts.
+        (policy("DROP"), Gauge(max_bytes=10), Gauge(), PageUsage(True, 10, 1), Verdict.DROP),
+        (policy("DROP"), Gauge(max_bytes=10), Gauge(), PageUsage(True, 9, 1), Verdict.PAGE),
+        (policy("BLOCK"), Gauge(max_bytes=10), Gauge(), PageUsage(True, 10, 1), Verdict.PAGE),
     ],
 )
 def test_admit(settings: AddressSettings, address: Gauge, broker: Gauge, pages: PageUsage, verdict: Verdict) -> None:

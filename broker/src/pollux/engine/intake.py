@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from pollux.store.storage import Storage
 
 
+#: Verdicts with which what is taken all the same goes to a page: it was accepted once, and memory has no room for it.
+_BEYOND = (Verdict.PAGE, Verdict.DROP)
+
+
 class Admitted(NamedTuple):
     """A message that may be sent, its account, and whether it goes to a page. ``away``: only its copies are routed."""
 
@@ -390,7 +394,7 @@ class Intake:
             self._attempt.ids.append((account, message.duplicate_id))
         if not moved and (not new or verdict is Verdict.DROP):
             return False
-        paged = verdict is Verdict.PAGE or account.pages.active
+        paged = verdict in _BEYOND or account.pages.active
         self._store(account, message, queues, tx, paged=paged, failures=failures, redelivered=redelivered)
         return True
 
@@ -474,7 +478,7 @@ class Intake:
 
     def _beyond(self, account: Account) -> bool:
         """Whether what is taken in any case goes to a page: for want of room, or behind those that are in one."""
-        return account.pages.active or self._full(account) is Verdict.PAGE
+        return account.pages.active or self._full(account) in _BEYOND
 
     def _full(self, account: Account) -> Verdict:
         accounts = self._accounts
@@ -489,7 +493,7 @@ class Intake:
         return any(self._space.takers(message))
 
     def route_copy(self, message: Message, tx: int) -> bool:
-        """Send a message the broker itself made or moves; limits of the address do not stop it.
+        """Send a message the broker itself made or moves: beyond the limits of the address to a page.
 
         False when no queue takes it. Raises DiskFullError and the errors of a name that cannot be created.
         """
@@ -498,5 +502,6 @@ class Intake:
         message.address = account.name
         if not queues:
             return False
-        self._store(account, message, queues, tx)
+        # A body in a file is shared: see _admit_one.
+        self._store(account, message, queues, tx, paged=message.large is None and self._beyond(account))
         return True

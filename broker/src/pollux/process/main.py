@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from pollux.process.judgement import judge
 from pollux.process.status import write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from pathlib import Path
 
     from pollux.config.colocated_ports import Colocated
@@ -41,6 +42,8 @@ logger = logging.getLogger("pollux.broker")
 _AGAIN = -1
 #: What asks for the end of the process.
 _ENDS = (signal.SIGTERM, signal.SIGINT)
+#: Seconds that threads have for what they still do when everything else is over.
+_PATIENCE = 5.0
 #: Seconds in which the loop looks at its descriptors once more.
 _LAST_LOOK = 0.001
 
@@ -83,7 +86,7 @@ def run_broker(options: RunOptions) -> int:
     colocated = colocated_of(configuration)
     if colocated is not None and options.supervise is not None:
         return options.supervise(configuration, colocated)
-    code = uvloop.run(_run(options, configuration, users))
+    code = _run_loop(_run(options, configuration, users))
     if code == _AGAIN:
         # The broker handed its store over and becomes a standby: a new life in the same process.
         logging.shutdown()
@@ -94,6 +97,33 @@ def run_broker(options: RunOptions) -> int:
         logging.shutdown()
         sys.stdout.flush()
         os._exit(code)
+    return code
+
+
+def _run_loop(life: Coroutine[None, None, int]) -> int:
+    """Run it to its end; returns its code. A loop waits for its threads then: one may hang on the store for ever."""
+    code = EXIT_FAILED
+
+    def leave() -> None:
+        event(logger, logging.WARNING, "threads hang, on the store perhaps: the process ends without them")
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(EXIT_FAILED if code == _AGAIN else code)
+
+    timer = threading.Timer(_PATIENCE, leave)
+    timer.daemon = True
+
+    async def whole() -> None:
+        nonlocal code
+        try:
+            code = await life
+        finally:
+            timer.start()
+
+    try:
+        uvloop.run(whole())
+    finally:
+        timer.cancel()
     return code
 
 

@@ -101,12 +101,15 @@ def admit(
 
     ``crowding``: there is more in memory than is good, and more than its share (:func:`share_of`) at this address.
     """
+    policy = settings.address_full_policy
     if not pages.active:
-        policy = settings.address_full_policy
         if not address.full and not broker.full and not (crowding and policy is AddressFullPolicy.PAGE):
             return Verdict.ACCEPT
         if policy is not AddressFullPolicy.PAGE:
             return _POLICIES[policy]
+    elif policy is AddressFullPolicy.DROP and not address.has_room(pages.bytes, pages.messages):
+        # In its pages is what came from other nodes, and counts for what it may hold.
+        return Verdict.DROP
     full = (0 <= settings.page_limit_bytes <= pages.bytes) or (0 <= settings.page_limit_messages <= pages.messages)
     if full and settings.page_full_policy is not None:
         return Verdict.FAIL if settings.page_full_policy is PageFullPolicy.FAIL else Verdict.DROP
