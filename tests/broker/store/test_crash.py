@@ -113,13 +113,16 @@ async def life(directory: Path, files: Files, seed: int, seconds: float, *, chec
     """Run the writer and kill it after a while; not before there is a checkpoint of an epoch after the one given."""
     process, output, first = await started(directory, files, seed)
     reading = asyncio.ensure_future(output.read())
-    await asyncio.wait([reading], timeout=seconds)
-    deadline = time.monotonic() + 60
-    while checkpoint_after is not None and not has_checkpoint(directory, files, checkpoint_after):
-        assert time.monotonic() < deadline, "a minute of writing made no checkpoint"
-        await asyncio.wait([reading], timeout=0.05)
-    assert process.returncode is None, "the writer ended by itself"
-    process.kill()
+    try:
+        await asyncio.wait([reading], timeout=seconds)
+        deadline = time.monotonic() + 60
+        while checkpoint_after is not None and not has_checkpoint(directory, files, checkpoint_after):
+            assert time.monotonic() < deadline, "a minute of writing made no checkpoint"
+            await asyncio.wait([reading], timeout=0.05)
+        assert process.returncode is None, "the writer ended by itself"
+    finally:
+        if process.returncode is None:
+            process.kill()
     said = first + await reading
     await process.wait()
     return said
