@@ -405,7 +405,7 @@ def test_a_broker_that_was_not_waited_for_and_does_not_come_up_is_a_failed_one(m
 
 
 def test_the_broker_itself_is_asked_to_serve_where_it_can_be(machine: Machine) -> None:
-    """In a fifth of the time of the program pollux; a refusal says why."""
+    """In a tenth of the time of the program pollux; a refusal says why."""
     under_pacemaker(machine, ("a", "true", "false"), ("b", "false", "false"))
     said: list[tuple[str, object]] = []
 
