@@ -45,14 +45,15 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20, help="of the primary's process")
     parser.add_argument("--power-cuts", type=int, default=10, help="of the primary's host")
     parser.add_argument("--token-ms", type=int, default=1000, help="of corosync")
-    parser.add_argument("--connect-ms", type=int, default=300, help="clients give each attempt to connect")
+    parser.add_argument("--connect-ms", type=int, default=200, help="clients give each attempt to connect")
+    parser.add_argument("--rest", type=float, default=8.0, help="seconds of undisturbed traffic before each fault")
     parser.add_argument("--keep", action="store_true", help="leave the hosts there, and use those that are")
     parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
     given = parser.parse_args()
     # Pacemaker bans a member that fails 15 times without a minute's rest: half of the kills come behind the power cuts.
     counts = (("kill", given.kills // 2), ("power-cut", given.power_cuts), ("kill", given.kills - given.kills // 2))
     steps = [
-        {"fault": each, "name": FAULTS[each], "repeat": count, "connect_ms": given.connect_ms}
+        {"fault": each, "name": FAULTS[each], "repeat": count, "connect_ms": given.connect_ms, "rest": given.rest}
         for each, count in counts
         if count
     ]

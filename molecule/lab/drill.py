@@ -106,6 +106,8 @@ class Step:
     #: Milliseconds that clients give each attempt to connect (0: the client's own). What was sent to a machine that is
     #: gone is sent again after 1, 3 and 7 s, so short ones find an address sooner that moved; busy brokers need more.
     connect_ms: int = 0
+    #: Seconds of undisturbed traffic before it at least: those who have just come back are still at work.
+    rest: float = 0.0
     #: Where messages are received (the same), when that is another node of a cluster; without it, where they are sent.
     consumers: str = ""
     #: How often, one after the other (multiplied by the environment's POLLUX_LAB_REPEAT, unless it is a program).
@@ -331,7 +333,7 @@ async def _drill(
         backlog=step.backlog,
         watch_seconds=step.watch_seconds,
         refusals=step.refusals,
-        fault_after=BEFORE,
+        fault_after=max(BEFORE, step.rest),
         limit=step.limit,
         breaker=breaker if step.fault != "none" else None,
         breaker_name=step.label,
