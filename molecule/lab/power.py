@@ -3,8 +3,9 @@
 A process of its own on this machine, at the address that the hosts' network has here. It takes one line for a
 connection, ``TOKEN ACTION NAME``, and answers with one: ``ok``, ``on``, ``off``, or ``error: WHY``. ``ok`` follows an
 action only when the engine says that it is done; of a reboot the first half, that the host had no power, as devices
-that reset a machine answer before it has started. What is asked of a host next waits for the rest. Only hosts of the
-scenario can be switched. Whoever has the lab's fence agent knows the token.
+that reset a machine answer before it has started. It starts no sooner than a machine can (:data:`FIRMWARE`), and not
+any more if something else is asked meanwhile. Only hosts of the scenario can be switched. Whoever has the lab's fence
+agent knows the token.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from lab.hosts import Container
@@ -25,7 +26,6 @@ from lab.places import PLACES, LabError, Places
 from lab.processes import is_ours, read_pid, run, stop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
     from types import FrameType
 
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 PORT = 7777
 ACTIONS = ("off", "on", "reboot", "status", "monitor")
 _LINE = 256
+#: Seconds that a machine's firmware and boot loader take before anything of its system runs. Who is back before the
+#: others have noticed that it was gone (token and consensus of corosync, 6.6 s in the scenarios) is told then that it
+#: was fenced: pacemaker takes that for its own end, and stays down.
+FIRMWARE = 10.0
 _PATIENCE = 15.0
 
 
@@ -58,6 +62,8 @@ class Supply:
         self._network = f"pollux-lab-{scenario}"
         #: Held while a host is being switched.
         self._switching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        #: How often something was asked of a host.
+        self._asked: Counter[str] = Counter()
         self._engine = engine
         self._token = known
 
@@ -74,44 +80,40 @@ class Supply:
         if name not in self._hosts():
             return f"error: there is no host {name}"
         host = Container(name, self._engine)
-        switching = self._switching[name]
-        switching.acquire()
-        rest: Callable[[], None] | None = None
-        try:
-            said, rest = self._act(host, action)
-        except LabError as error:
-            said = f"error: {' '.join(str(error).split())}"
-        finally:
-            if rest is None:
-                switching.release()
-        if rest is not None:
-            threading.Thread(target=_then, args=(rest, switching.release)).start()
-        return said
+        with self._switching[name]:
+            try:
+                return self._act(host, action)
+            except LabError as error:
+                return f"error: {' '.join(str(error).split())}"
 
     def _hosts(self) -> list[str]:
         words = ["docker", "ps", "--all", "--format", "{{.Names}}", "--filter", f"network={self._network}"]
         return run(words, environment=self._engine.environment).stdout.split()
 
-    def _act(self, host: Container, action: str) -> tuple[str, Callable[[], None] | None]:
-        """Return the answer, and what is done after it."""
+    def _act(self, host: Container, action: str) -> str:
         if action == "status":
-            return "on" if host.powered() else "off", None
+            return "on" if host.powered() else "off"
+        self._asked[host.name] += 1
         if action in ("off", "reboot") and host.powered():
             host.switch_off()
             if host.powered():
-                return f"error: {host.name} still has power", None
+                return f"error: {host.name} still has power"
         if action == "on" and not host.powered():
             host.restore_power()
-        return "ok", host.restore_power if action == "reboot" else None
+        if action == "reboot":
+            threading.Thread(target=self._boot, args=(host, self._asked[host.name]), daemon=True).start()
+        return "ok"
 
-
-def _then(work: Callable[[], None], release: Callable[[], None]) -> None:
-    try:
-        work()
-    except LabError as error:
-        sys.stdout.write(f"{' '.join(str(error).split())}\n")
-    finally:
-        release()
+    def _boot(self, host: Container, asked: int) -> None:
+        """Start a host when its firmware is done, unless something else was ``asked`` of it since."""
+        time.sleep(FIRMWARE)
+        with self._switching[host.name]:
+            if self._asked[host.name] != asked:
+                return
+            try:
+                host.restore_power()
+            except LabError as error:
+                sys.stdout.write(f"{' '.join(str(error).split())}\n")
 
 
 class _Handler(socketserver.StreamRequestHandler):
