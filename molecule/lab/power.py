@@ -26,6 +26,7 @@ from lab.places import PLACES, LabError, Places
 from lab.processes import is_ours, read_pid, run, stop
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import FrameType
 
@@ -56,9 +57,12 @@ def token(scenario: str, places: Places = PLACES) -> str:
 
 
 class Supply:
-    """Switches the containers of one scenario."""
+    """Switches the containers of one scenario. ``sleep`` is injected by tests."""
 
-    def __init__(self, scenario: str, engine: Engine, known: str) -> None:
+    def __init__(
+        self, scenario: str, engine: Engine, known: str, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
+        self._sleep = sleep
         self._network = f"pollux-lab-{scenario}"
         #: Held while a host is being switched.
         self._switching: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -106,7 +110,7 @@ class Supply:
 
     def _boot(self, host: Container, asked: int) -> None:
         """Start a host when its firmware is done, unless something else was ``asked`` of it since."""
-        time.sleep(FIRMWARE)
+        self._sleep(FIRMWARE)
         with self._switching[host.name]:
             if self._asked[host.name] != asked:
                 return

@@ -142,7 +142,8 @@ class Supply(power.Supply):
     """Switches hosts that are only names."""
 
     def __init__(self) -> None:
-        super().__init__("trio", None, "secret")  # type: ignore[arg-type]
+        self.firmware, self.started = threading.Event(), threading.Event()
+        super().__init__("trio", None, "secret", lambda _: self.firmware.wait(30))  # type: ignore[arg-type]
         self.on = {"a": True, "b": False}
         self.sticks = False
 
@@ -163,6 +164,7 @@ class Supply(power.Supply):
 
             def restore_power(self) -> None:
                 outer.on[host.name] = True
+                outer.started.set()
 
         return super()._act(Switched(), action)  # type: ignore[arg-type]
 
@@ -176,9 +178,24 @@ def test_what_is_asked_is_done_and_only_for_who_knows_the_token() -> None:
     assert (supply.answer("secret status a"), supply.answer("secret status b")) == ("on", "off")
     assert (supply.answer("secret off a"), supply.on["a"]) == ("ok", False)
     assert supply.answer("secret reboot b") == "ok"
-    assert supply.answer("secret status b") == "on", "the next question waits for its start"
+    assert supply.answer("secret status b") == "off", "a machine needs its time"
+    supply.firmware.set()
+    assert supply.started.wait(30)
     supply.sticks = True
     assert supply.answer("secret off b") == "error: b still has power"
+
+
+def test_a_machine_that_is_switched_off_while_it_boots_stays_off() -> None:
+    supply = Supply()
+    assert supply.answer("secret reboot a") == "ok"
+    assert supply.answer("secret off a") == "ok"
+    assert supply.answer("secret reboot b") == "ok"
+    supply.firmware.set()
+    assert supply.started.wait(30)
+    for thread in threading.enumerate():
+        if thread.name.endswith("(_boot)"):
+            thread.join(30)
+    assert supply.on == {"a": False, "b": True}
 
 
 @pytest.fixture
