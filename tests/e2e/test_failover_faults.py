@@ -427,7 +427,9 @@ def test_a_stop_that_comes_while_a_broker_begins_its_next_life_is_a_stop(tmp_pat
 
 def test_a_stop_waits_for_no_thread_that_hangs_on_the_store(tmp_path: Path) -> None:
     """Breaks when the process is there until the service manager kills it, long after "broker stopped"."""
-    with Group(tmp_path, PRIMARY.format(""), BACKUP.format(""), bad_disk=True) as group:
+    # The guard would end it before, with another code.
+    own = "<px:lease-guard>20000</px:lease-guard>"
+    with Group(tmp_path, PRIMARY.format(""), BACKUP.format(""), own=own, bad_disk=True) as group:
         live, backup = group.members
         live.start()
         backup.spawn()
