@@ -132,6 +132,10 @@ class Container:
         """Start it again, with the disk it had."""
         self._docker("start", self._name)
 
+    def ended(self) -> str:
+        """When it lost its power for the last time, as the engine writes it."""
+        return str(self._state()["FinishedAt"])
+
     def powered(self) -> bool:
         """Whether it runs."""
         return bool(self._state()["Running"])

@@ -4,8 +4,8 @@ A process of its own on this machine, at the address that the hosts' network has
 connection, ``TOKEN ACTION NAME``, and answers with one: ``ok``, ``on``, ``off``, or ``error: WHY``. ``ok`` follows an
 action only when the engine says that it is done; of a reboot the first half, that the host had no power, as devices
 that reset a machine answer before it has started. It starts no sooner than a machine can (:data:`FIRMWARE`), and not
-any more if something else is asked meanwhile. Only hosts of the scenario can be switched. Whoever has the lab's fence
-agent knows the token.
+any more if something else is asked meanwhile, or a drill had it on and cut its power. Only hosts of the scenario can be
+switched. Whoever has the lab's fence agent knows the token.
 """
 
 from __future__ import annotations
@@ -105,17 +105,17 @@ class Supply:
         if action == "on" and not host.powered():
             host.restore_power()
         if action == "reboot":
-            threading.Thread(target=self._boot, args=(host, self._asked[host.name]), daemon=True).start()
+            at = (self._asked[host.name], host.ended())
+            threading.Thread(target=self._boot, args=(host, at), daemon=True).start()
         return "ok"
 
-    def _boot(self, host: Container, asked: int) -> None:
-        """Start a host when its firmware is done, unless something else was ``asked`` of it since."""
+    def _boot(self, host: Container, at: tuple[int, str]) -> None:
+        """Start a host when its firmware is done, unless something else was asked of it since, or a drill had it."""
         self._sleep(FIRMWARE)
         with self._switching[host.name]:
-            if self._asked[host.name] != asked:
-                return
             try:
-                host.restore_power()
+                if (self._asked[host.name], host.ended()) == at and not host.powered():
+                    host.restore_power()
             except LabError as error:
                 sys.stdout.write(f"{' '.join(str(error).split())}\n")
 

@@ -146,6 +146,7 @@ class Supply(power.Supply):
         super().__init__("trio", None, "secret", lambda _: self.firmware.wait(30))  # type: ignore[arg-type]
         self.on = {"a": True, "b": False}
         self.sticks = False
+        self.ends = 0
 
     def _hosts(self) -> list[str]:
         return list(self.on)
@@ -158,6 +159,9 @@ class Supply(power.Supply):
 
             def powered(self) -> bool:
                 return outer.on[host.name]
+
+            def ended(self) -> str:
+                return str(outer.ends)
 
             def switch_off(self) -> None:
                 outer.on[host.name] = outer.sticks
@@ -185,17 +189,30 @@ def test_what_is_asked_is_done_and_only_for_who_knows_the_token() -> None:
     assert supply.answer("secret off b") == "error: b still has power"
 
 
+def boot(supply: Supply) -> None:
+    """Have the firmware of all machines be done."""
+    booting = [thread for thread in threading.enumerate() if thread.name.endswith("(_boot)")]
+    supply.firmware.set()
+    for thread in booting:
+        thread.join(30)
+
+
 def test_a_machine_that_is_switched_off_while_it_boots_stays_off() -> None:
     supply = Supply()
     assert supply.answer("secret reboot a") == "ok"
     assert supply.answer("secret off a") == "ok"
     assert supply.answer("secret reboot b") == "ok"
-    supply.firmware.set()
-    assert supply.started.wait(30)
-    for thread in threading.enumerate():
-        if thread.name.endswith("(_boot)"):
-            thread.join(30)
+    boot(supply)
     assert supply.on == {"a": False, "b": True}
+
+
+def test_a_machine_whose_power_a_drill_cuts_while_it_boots_stays_off() -> None:
+    """Breaks when a fence of the step before ends a power cut of this one."""
+    supply = Supply()
+    assert supply.answer("secret reboot a") == "ok"
+    supply.ends += 1  # it was started, and cut off again
+    boot(supply)
+    assert not supply.on["a"]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from broker.process.echoing import AMQP, PATIENCE, Echo, bench, finish, until
-from pollux.engine.share import FIRST_PORTION, SLICE, Share
+from pollux.engine.share import FIRST_PORTION, LEAST_PORTION, SLICE, Share
 
 if TYPE_CHECKING:
     import pytest
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: Sent in one go by the client whose bytes are dear.
 MUCH = 256 * 1024
-#: Bytes that take a slice; less is handled at once while slices are short, which is when the loop had some turns.
+#: Bytes that take a slice. Slices are short when the loop had some turns, and the least portion is handled then.
 A_SLICE = 100
 #: Portions of it that are handled, one in each turn of the loop, before what an honest client sends meanwhile: the loop
 #: reads a socket in the turn after it was written to, or in the one after that.
@@ -48,12 +48,15 @@ async def test_a_read_that_takes_long_is_handled_in_portions(monkeypatch: pytest
         (first, second) = (number for number, _ in Dear.handled)
         hostile.write(b"x" * MUCH)
         await until(lambda: sum(size for number, size in Dear.handled if number == first) > FIRST_PORTION)
+        await until(lambda: Dear.handled[-1] == (first, LEAST_PORTION))
+        behind = [size for number, size in Dear.handled if number == first][2:]
+        assert max(behind) <= A_SLICE
         before = len(Dear.handled)
         honest.write(b"ping")
         assert await asyncio.wait_for(reader.readexactly(4), PATIENCE) == b"pong"
         position = Dear.handled.index((second, 4), before)
         portions = [size for number, size in Dear.handled[before:] if number == first]
-        assert max(portions) <= A_SLICE
+        assert max(portions) <= LEAST_PORTION
         assert position - before <= BETWEEN, "the honest client does not wait for the end of it"
         await finish(hostile)
         await finish(honest)
