@@ -377,7 +377,11 @@ class AddressPages:
         page.remaining[queue_id] -= len(new)
         if page.remaining[queue_id] <= 0:
             del page.remaining[queue_id]
-        self._maybe_done(page)
+        if tx:
+            # Done is done, also where the commit behind it is lost: what was acknowledged would be gone with the page.
+            self._owner.behind(tx, partial(self._maybe_done, page))
+        else:
+            self._maybe_done(page)
 
     def drop_queue(self, queue_id: int) -> None:
         """A queue was deleted or purged: nothing that is paged now is for it any more."""

@@ -55,11 +55,14 @@ class PageStore:
         next_id: Callable[[], int],
         large_body: records.LargeFactory,
         append: Callable[[bytes, int], None],
+        behind: Callable[[int, Callable[[], None]], None],
         check_room: Callable[[], None],
         report: Callable[[Damage], None],
         body_lost: Callable[[LargeBody], Awaitable[str | None]],
     ) -> None:
-        """``report`` is told of damage; ``body_lost`` tells in words what is wrong with a large message's file."""
+        """``behind`` calls something behind a transaction's outcome. ``report`` is told of damage; ``body_lost`` tells
+        in words what is wrong with a large message's file.
+        """
         self.report = report
         self.body_lost = body_lost
         self.files = files
@@ -81,6 +84,7 @@ class PageStore:
         self.cache_size = max(1, settings.page_max_cache_size)
         self.large_body = large_body
         self.append = append
+        self.behind = behind
         self.check_room = check_room
         self.journal: Journal
         self._settings = settings
