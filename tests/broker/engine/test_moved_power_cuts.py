@@ -1,4 +1,4 @@
-"""What the broker moves from pages to pages is in one of the two queues, whenever the power is cut."""
+"""Each message that the broker moves from pages to pages is in one of the two, whenever the power is cut."""
 
 from __future__ import annotations
 
