@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from pollux_pipeline.sources.inputs import is_torn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -48,18 +48,26 @@ def read_ledgers(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     ledgers = numbered(paths)
     # A newline alone ends a line, as the format says: an id may hold a carriage return.
     text = spark.read.option("lineSep", "\n").text([_GLOB.sub(r"\\\1", path) for path in paths])
-    # A stretch has no more lines than bytes, so what is counted from its first byte on never reaches the next one.
-    at = f.col("_metadata.file_block_start") + f.monotonically_increasing_id().bitwiseAND(_IN_TASK)
-    lines = text.select(_number(ledgers).alias("ledger"), at.alias("at"), f.col("value").alias("line"))
-    lines = lines.filter(~f.col("line").startswith("pollux-ledger "))
+    start = f.col("_metadata.file_block_start").alias("start")
+    lines = text.select(_number(ledgers).alias("ledger"), start, f.col("value").alias("line"))
+    lines = lines.filter(~f.col("line").startswith("pollux-ledger ")).withColumn("p", f.split("line", "\t"))
+    entries = lines.select(*_columns(ledgers))
     if torn := [number for number, path in ledgers if is_torn(path)]:
         # By its place: a complete line may be the same text.
-        last = lines.filter(f.col("ledger").isin(torn)).groupBy("ledger").agg(f.max("at").alias("at"))
-        lines = lines.join(f.broadcast(last), ["ledger", "at"], "left_anti")
+        last = entries.filter(f.col("ledger").isin(torn)).groupBy("ledger").agg(f.max("at").alias("at"))
+        entries = entries.join(f.broadcast(last), ["ledger", "at"], "left_anti")
+    return entries
+
+
+def _columns(ledgers: Sequence[tuple[int, str]]) -> Iterator[Column]:
+    """Yield the columns of `read_ledgers` out of `ledger`, `start` (of the stretch), `line` and its parts `p`.
+
+    All at once, with the place among them, for Spark asks no condition before a number that it counts up: a condition
+    on the kind would have each line taken apart a second time, to be asked before all others are.
+    """
+    # A stretch has no more lines than bytes, so what is counted from its first byte on never reaches the next one.
+    at = f.col("start") + f.monotonically_increasing_id().bitwiseAND(_IN_TASK)
     files = f.array(*(f.lit(path) for _, path in ledgers))
-    lines = lines.withColumn("file", f.get(files, f.col("ledger") - 1))
-    parts = f.split("line", "\t")
-    lines = lines.withColumn("p", parts)
 
     def word(number: int) -> Column:
         return f.get("p", f.lit(number))
@@ -79,25 +87,23 @@ def read_ledgers(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         & (epoch_text.isNull() | (epoch_text == "") | epoch.isNotNull())
         & (again.isNull() | again.isin("0", "1"))
     )
-    return lines.select(
-        "file",
-        "ledger",
-        "at",
-        "line",
-        f.when(f.coalesce(valid, f.lit(False)), kind).alias("kind"),
-        time.alias("time"),
-        f.when(kind != "F", word(2)).alias("id"),
-        f.when(kind == "S", word(3)).alias("producer"),
-        f.when(kind == "S", word(4)).alias("group"),
-        sequence.alias("sequence"),
-        f.when(kind == "C", word(3)).alias("node"),
-        f.when(kind == "C", word(4)).when(kind == "R", word(6)).alias("broker"),
-        epoch.alias("epoch"),
-        f.when(kind == "R", word(3)).alias("queue"),
-        (again == "1").alias("redelivered"),
-        f.when(kind == "R", word(5)).alias("consumer"),
-        f.when(kind == "F", word(2)).alias("text"),
-    )
+    yield f.get(files, f.col("ledger") - 1).alias("file")
+    yield f.col("ledger")
+    yield at.alias("at")
+    yield f.col("line")
+    yield f.when(f.coalesce(valid, f.lit(False)), kind).alias("kind")
+    yield time.alias("time")
+    yield f.when(kind != "F", word(2)).alias("id")
+    yield f.when(kind == "S", word(3)).alias("producer")
+    yield f.when(kind == "S", word(4)).alias("group")
+    yield sequence.alias("sequence")
+    yield f.when(kind == "C", word(3)).alias("node")
+    yield f.when(kind == "C", word(4)).when(kind == "R", word(6)).alias("broker")
+    yield epoch.alias("epoch")
+    yield f.when(kind == "R", word(3)).alias("queue")
+    yield (again == "1").alias("redelivered")
+    yield f.when(kind == "R", word(5)).alias("consumer")
+    yield f.when(kind == "F", word(2)).alias("text")
 
 
 def rough_span(path: str) -> float:
