@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import peers
 from benchmarks.failover_pairs import default_journal
 from benchmarks.report import markdown, show, write_section
+from benchmarks.shares import NoSharesError, put
+from benchmarks.shares import share as a_share
 from benchmarks.throughput import RUN_LIMIT
 from harness.broker import PASSWORD, USER
 from harness.cluster import ClusterNode, Nodes
@@ -36,7 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("forward", "redirect", "move", "nodes")
+PARTS = ("forward", "shares", "redirect", "move", "nodes")
+PROTOCOLS = ("amqp", "stomp", "mqtt")
+#: Of a processor, for each broker: the client needs about as much as one, and nobody is to wait for a processor.
+SHARE = 0.4
 COLUMNS = ("what", "measured", "goal")
 NODES, QUEUES = 12, 1000
 IDLE_SECONDS = 10.0
@@ -65,33 +70,59 @@ def forward(directory: Path, rounds: int, seconds: float) -> Iterator[Row]:
     Two nodes, the client and whatever else runs share the machine's processors: what each node spends on a message
     is told beside the rates, and depends less on that. Journals are as large as they are by default.
     """
+    for protocol in PROTOCOLS:
+        by_one, across, spent = _compared(directory / protocol, protocol, rounds, seconds)
+        what = f"{protocol.upper()}: produced on one node, consumed on another, window 512, 100 B"
+        yield what, f"{across:,.0f}/s, {across / by_one:.0%} of one broker's {by_one:,.0f}/s", "60 %"
+        on_one, on_a, on_b = (f"{each:.0f} ms" for each in spent)
+        yield (
+            f"{protocol.upper()}: processor time of 1,000 messages",
+            f"{on_a} the producer's node, {on_b} the consumer's; one broker {on_one}",
+            "-",
+        )
+        yield from _beside_rabbitmq(directory / f"rabbitmq-{protocol}", protocol, rounds, seconds, across)
+
+
+def shares(directory: Path, rounds: int, seconds: float) -> Iterator[Row]:
+    """Compare as `forward` does where each broker has the same share of a processor, and the client what is left."""
+    try:
+        for protocol in PROTOCOLS:
+            by_one, across, _ = _compared(directory / f"shares-{protocol}", protocol, rounds, seconds, share=SHARE)
+            what = f"{protocol.upper()}: the same where each broker has {SHARE:g} of a processor for itself"
+            yield what, f"{across:,.0f}/s, {across / by_one:.0%} of one broker's {by_one:,.0f}/s", "60 %"
+    except NoSharesError as error:
+        sys.stderr.write(f"{error}\n")
+
+
+def _compared(
+    directory: Path, protocol: str, rounds: int, seconds: float, share: float = 0.0
+) -> tuple[float, float, list[float]]:
+    """Return the rate of one broker, that across two nodes, and what each of the three spent on 1,000 messages (ms).
+
+    ``share``: of a processor that each of the three has; 0: what it gets.
+    """
     single, both = Nodes(directory / "single", 1), Nodes(directory / "pair", 2)
     default_journal((*single.all, *both.all))
-    with single as alone, both as pair:
-        one, two = pair.all
-        for protocol in ("amqp", "stomp", "mqtt"):
-            rates: tuple[list[float], list[float]] = [], []
-            spent: dict[ClusterNode, list[float]] = {node: [] for node in (*alone.all, one, two)}
-            words = ("--protocol", protocol, "--window", "512", "--consumers", "1", "--seconds", str(seconds))
-            there = ("--consumer-port", str(two.port))
-            # Without that a topic gets a queue of its name where it is published, if nobody subscribes there, and each
-            # message is stored twice: for that queue, which nobody reads, and for the other node.
-            suffix = "/topic" if protocol == "mqtt" else ""
-            load(one, *words[:-1], "1", *there, "--queue", f"warm{protocol}{suffix}")
-            for turn in range(rounds):
-                name = f"{protocol}{turn}{suffix}"
-                rates[0].append(_load(alone.all, spent, alone.all[0], *words, "--queue", name))
-                rates[1].append(_load(pair.all, spent, one, *words, *there, "--queue", name))
-            by_one, across = map(statistics.median, rates)
-            what = f"{protocol.upper()}: produced on one node, consumed on another, window 512, 100 B"
-            yield what, f"{across:,.0f}/s, {across / by_one:.0%} of one broker's {by_one:,.0f}/s", "60 %"
-            on_one, on_a, on_b = (f"{statistics.median(each):.0f} ms" for each in spent.values())
-            yield (
-                f"{protocol.upper()}: processor time of 1,000 messages",
-                f"{on_a} the producer's node, {on_b} the consumer's; one broker {on_one}",
-                "-",
-            )
-            yield from _beside_rabbitmq(directory / protocol, protocol, rounds, seconds, across)
+    with ExitStack() as stack:
+        groups = [stack.enter_context(a_share(share, number)) for number in range(3)] if share else []
+        (alone,), (one, two) = stack.enter_context(single).all, stack.enter_context(both).all
+        for group, node in zip(groups, (alone, one, two), strict=False):
+            assert node.process is not None
+            put(group, node.process.pid)
+        rates: tuple[list[float], list[float]] = [], []
+        spent: dict[ClusterNode, list[float]] = {node: [] for node in (alone, one, two)}
+        words = ("--protocol", protocol, "--window", "512", "--consumers", "1", "--seconds", str(seconds))
+        there = ("--consumer-port", str(two.port))
+        # Without that a topic gets a queue of its name where it is published, if nobody subscribes there, and each
+        # message is stored twice: for that queue, which nobody reads, and for the other node.
+        suffix = "/topic" if protocol == "mqtt" else ""
+        load(one, *words[:-1], "1", *there, "--queue", f"warm{protocol}{suffix}")
+        for turn in range(rounds):
+            name = f"{protocol}{turn}{suffix}"
+            rates[0].append(_load((alone,), spent, alone, *words, "--queue", name))
+            rates[1].append(_load((one, two), spent, one, *words, *there, "--queue", name))
+    by_one, across = map(statistics.median, rates)
+    return by_one, across, [statistics.median(each) for each in spent.values()]
 
 
 def _beside_rabbitmq(directory: Path, protocol: str, rounds: int, seconds: float, ours: float) -> Iterator[Row]:
@@ -257,6 +288,8 @@ def main() -> None:
         base = Path(directory)
         if "forward" in arguments.only:
             rows += forward(base, arguments.rounds, arguments.seconds)
+        if "shares" in arguments.only:
+            rows += shares(base, arguments.rounds, arguments.seconds)
         if "redirect" in arguments.only:
             rows += redirect(base)
         if "move" in arguments.only:

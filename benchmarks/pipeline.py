@@ -1,12 +1,13 @@
 """The pipeline: how fast journals are scanned and histories reconciled, and what that takes. Prints tables.
 
-    .venv/bin/python -m benchmarks.pipeline [--sizes 0.1,1,5,10] [--workers 5] [--directory /var/tmp] [--write]
+    .venv/bin/python -m benchmarks.pipeline [--sizes 0.1,1,5,10] [--workers 10] [--directory /var/tmp] [--write]
 
 Journals and ledgers of the given sizes (millions of records and entries) are generated, then each measurement runs in a
 process of its own: a scan with pruned columns, first cold and then warm (the same session again); `reconcile` of the
 ledger; the whole command `pollux-pipeline reconcile`, as a user starts it; and the same reconcile in one process with
 pyarrow and pandas, and with DuckDB, the oracle of the tests. 0.1 is what `make demo` has, 33,000 messages. Then the
-ledger of `--workers` million entries on a standalone cluster of one worker, and of two, with a core each (0: left out).
+ledger of `--workers` million entries on a standalone cluster of one worker, and of two (0: left out), with a core each
+or, with `--share`, so much of a processor, as if the machine had more: two workers and the driver want three or four.
 Memory: "peak" is the highest resident size of the JVM (in local mode driver and executors are one: it fills what it may
 have), "held" what its heap still holds after the job and a collection (what a driver would keep of the input), "driver"
 the highest resident size of Python's driver.
@@ -27,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +37,7 @@ import duckdb
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.shares import put, share
 from harness.journals import large_journal
 from harness.oracle import judge
 
@@ -158,7 +161,11 @@ def command(master: str, ledger: str, output: str) -> dict[str, Any]:
 
 
 def on_workers(count: str, ledger: str, output: str) -> dict[str, Any]:
-    """Seconds of the job on a cluster of so many workers of one core, its session's start not included."""
+    """Seconds of the job on a cluster of so many workers of one core, its session's start not included.
+
+    ``count``: how many, and behind a colon what share of a processor each of them has, so that two and the driver do
+    not want more than there is.
+    """
     sys.path.append(str(Path(__file__).parents[1] / "tools"))  # of what ends the cluster's processes
     from harness.spark_cluster import SparkCluster
     from pollux_pipeline import tuning
@@ -168,7 +175,12 @@ def on_workers(count: str, ledger: str, output: str) -> dict[str, Any]:
     from pollux_pipeline.sources.inputs import find
 
     inputs = find([ledger])
-    with SparkCluster(Path(output).parent / f"cluster-{count}", int(count)) as cluster:
+    number, _, part = count.partition(":")
+    with ExitStack() as stack:
+        groups = [stack.enter_context(share(float(part), each)) for each in range(int(number))] if part else []
+        cluster = stack.enter_context(SparkCluster(Path(output).parent / f"cluster-{number}", int(number)))
+        for group, pid in zip(groups, cluster.workers, strict=bool(part)):
+            put(group, pid)
         settings = cluster.settings() | {"spark.eventLog.enabled": "false", "spark.driver.extraJavaOptions": tuning.JVM}
         settings |= {"spark.executor.extraJavaOptions": tuning.JVM}
         session = build_session(cluster.master, memory=MEMORY, settings=settings, size=inputs.size())
@@ -307,23 +319,25 @@ HEADERS = (
 )
 
 
-def compare_workers(size: float, directory: Path, console: Console) -> str:
-    """A line about one worker and two."""
+def compare_workers(size: float, part: float, directory: Path, console: Console) -> str:
+    """A line about one worker and two, each of a core or, with ``part``, of that share of a processor."""
     load = os.getloadavg()[0]
     work = Path(tempfile.mkdtemp(prefix="pollux-pipeline-", dir=directory))
     try:
         large_ledger(work / "ledger.txt", round(size * MILLION))
-        found = {}
-        for count in ("1", "2"):
+        found = []
+        for count in (1, 2):
             console.print(f"{size:g} M: reconciling with {count} worker(s)")
-            found[count] = in_process("workers", count, work / "ledger.txt", work / "out")
+            words = f"{count}:{part:g}" if part else f"{count}"
+            found.append(in_process("workers", words, work / "ledger.txt", work / "out"))
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    if found["1"]["findings"] != found["2"]["findings"]:
-        raise SystemExit(f"one worker finds {found['1']['findings']}, two {found['2']['findings']}")
-    one, two = (found[count]["seconds"] for count in ("1", "2"))
+    if found[0]["findings"] != found[1]["findings"]:
+        raise SystemExit(f"one worker finds {found[0]['findings']}, two {found[1]['findings']}")
+    one, two = (each["seconds"] for each in found)
+    having = f"{part:g} of a processor" if part else "one core"
     return (
-        f"`reconcile` of {size:g} M entries on a standalone cluster: {one:.1f} s with one worker of one core, "
+        f"`reconcile` of {size:g} M entries on a standalone cluster: {one:.1f} s with one worker of {having}, "
         f"{two:.1f} s with two: {one / two:.2f} times as fast (load before: {load:.1f})."
     )
 
@@ -332,7 +346,8 @@ def main() -> None:
     """Measure and print; with --write also into docs/benchmarks.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="0.1,1,5,10", help="millions, separated by commas")
-    parser.add_argument("--workers", type=float, default=5, help="millions that one worker and two reconcile; 0: none")
+    parser.add_argument("--workers", type=float, default=10, help="millions that one worker and two reconcile; 0: none")
+    parser.add_argument("--share", type=float, default=0.0, help="of a processor for each worker, as root")
     parser.add_argument("--master", default="local[2]", help="Spark master")
     parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="where the data is made")  # noqa: S108
     parser.add_argument("--write", action="store_true", help="write the table into docs/benchmarks.md")
@@ -352,7 +367,7 @@ def main() -> None:
         console.print(figures([row]))
         if given.write:
             write_report([found[each] for each in sorted(found)], given.master)
-    workers = compare_workers(given.workers, given.directory, console) if given.workers else ""
+    workers = compare_workers(given.workers, given.share, given.directory, console) if given.workers else ""
     if workers and given.write:
         write_report([found[each] for each in sorted(found)], given.master, workers)
     console.print(f"pipeline, {given.master}, driver {MEMORY}")

@@ -77,6 +77,11 @@ class SparkCluster:
             self._check()
             time.sleep(0.1)
 
+    @property
+    def workers(self) -> list[int]:
+        """Process ids of the workers, which start the executors."""
+        return [process.pid for process in self._processes[1:]]
+
     def alive(self) -> int:
         """Workers that the master counts on."""
         with urlopen(f"{self._page}/json/", timeout=LIMIT) as answer:  # noqa: S310  (its address is our master's)
