@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -318,6 +319,32 @@ def test_a_session_that_the_server_ended_within_a_transaction_is_begun_anew(data
 
     database.write(work)
     assert sorted(names_in(SqlFiles(database, ROOT), ROOT)) == ["before", "n"]
+
+
+def test_a_connection_that_is_in_use_at_the_end_ends_with_its_use(databases: Callable[..., Database]) -> None:
+    """Breaks when it goes back to connections that nobody has any more: the server keeps its session."""
+    database = databases("postgresql")
+    other = databases(database.target)
+    in_use, go = threading.Event(), threading.Event()
+    pids: list[int] = []
+
+    def work(connection: Connection) -> None:
+        pids.append(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+        in_use.set()
+        assert go.wait(SOON)
+
+    thread = threading.Thread(target=database.look, args=(work,))
+    thread.start()
+    assert in_use.wait(SOON)
+    database.close()
+    go.set()
+    thread.join(SOON)
+    database.look(work)  # somebody is late
+    there = text("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(:pids)")
+    deadline = time.monotonic() + SOON
+    while other.look(lambda connection: connection.execute(there, {"pids": pids}).scalar_one()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_of_zeros_that_nobody_wrote_nothing_is_read(two: tuple[Database, Database]) -> None:

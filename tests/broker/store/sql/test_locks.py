@@ -97,6 +97,7 @@ def test_a_holder_whose_session_was_ended_keeps_the_lock_if_nobody_took_it(
     ended = text("SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory' AND objid = :key")
     low = live.session.key & 0xFFFFFFFF
     backup.database.look(lambda connection: connection.execute(ended, {"key": low}).scalar_one())
+    wait_until_gone(backup, live.session)  # until then it still says that its holder lives
     assert lock.try_lock()
     assert not backup.locks.open("a").try_lock()
 

@@ -124,7 +124,8 @@ class Database:
         }
 
     def close(self) -> None:
-        """End the connections."""
+        """End the connections; one that another thread has in use ends when that thread is done with it."""
+        event.listen(self._engine.pool, "checkin", lambda _connection, record: record.invalidate())
         self._engine.dispose()
 
     # -- the store
