@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from typing import TYPE_CHECKING, Any
 
-from harness.disk_account import ROOT, Account, Event
+from harness.disk_account import ROOT, Account, Event, materialise
 from pollux.store.files import FileOperations, exists, is_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from random import Random
 
@@ -36,6 +38,25 @@ class PowerCutError(OSError):
 
     def __init__(self) -> None:
         super().__init__(errno.EIO, "the power was cut")
+
+
+def torn(disk: LossyDisk, draw: Random, cuts: int) -> Iterator[dict[str, bytes | None]]:
+    """Draw what is left when the power is cut so often while something is written, since something was noted."""
+    noted = next(number for number, event in enumerate(disk.events) if event.kind == "note")
+    writes = [number for number, event in enumerate(disk.events) if number > noted and event.kind == "write"]
+    account, done = Account(), 0
+    for place in sorted(draw.choices(writes, k=cuts)):
+        for event in disk.events[done : place + 1]:
+            account.apply(event)
+        done = place + 1
+        yield account.left(draw)
+
+
+def lay_out(left: dict[str, bytes | None], directory: Path) -> None:
+    """Have in ``directory`` what is left, and nothing else."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    materialise(left, directory)
 
 
 class LossyDisk:

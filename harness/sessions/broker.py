@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.config.model import Configuration
-    from pollux.store.files import FileOperations
+    from pollux.store.port import Files
 
 #: Everybody's.
 PASSWORD = "secret"
@@ -172,7 +172,7 @@ class Broker(Office):
         directory: Path,
         configuration: Configuration | None = None,
         *,
-        files: FileOperations | None = None,
+        files: Files | None = None,
         parameters: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(directory, configuration, files=files)

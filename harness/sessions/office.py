@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
     from pollux.routing.selector import Selector
-    from pollux.store.files import FileOperations
+    from pollux.store.port import Files
     from pollux.store.recovered import Recovered
 
 #: Nothing here takes this long; a test that waits for it has failed. Seconds.
@@ -73,7 +73,7 @@ class Office:
     """The post office with what it stands on; whoever makes it may change its attributes before :meth:`open`."""
 
     def __init__(
-        self, directory: Path, configuration: Configuration | None = None, *, files: FileOperations | None = None
+        self, directory: Path, configuration: Configuration | None = None, *, files: Files | None = None
     ) -> None:
         self.directory = directory
         self._directories = {

@@ -141,6 +141,7 @@ async def test_what_is_sent_after_a_purge_while_a_page_is_read_is_there(office: 
     await receiver.wait(3)
     assert receiver.bodies == [b"after 0", b"after 1", b"after 2"]
     post.acknowledge(receiver.got)
+    await office.stable()
     await office.close()
     assert page_files(office) == []
 

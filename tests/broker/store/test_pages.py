@@ -137,6 +137,7 @@ async def test_a_page_done_but_not_deleted_does_not_come_back(tmp_path: Path) ->
         pages.acknowledge(1, 1, [m.message.id for m in batch])
         left = pages.remaining(1)
         await stable(one.storage)
+        await stable(one.storage)  # that it is done follows what was acknowledged
     shutil.rmtree(settings.paging_directory)
     shutil.copytree(saved, settings.paging_directory)
     async with opened(settings) as two:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +27,10 @@ def without_a_sector(settings: StoreSettings, of: bytes) -> None:
             path.write_bytes(data)
             return
     pytest.fail("no segment holds it")
+
+
+def copy(directory: Path, to: Path) -> None:
+    shutil.copytree(directory, to, dirs_exist_ok=True)
 
 
 async def test_a_hole_in_the_last_write_is_no_damage_at_later_starts_either(tmp_path: Path) -> None:
@@ -66,6 +71,30 @@ async def test_half_of_a_prepared_transaction_is_none_unless_it_was_confirmed(tm
             told = [damage.detail for damage in two.recovered.damage if "was prepared with 2 records" in damage.detail]
             assert len(told) == confirmed
             assert {damage.kind for damage in two.recovered.damage} == ({"corrupt"} if confirmed else {"torn-tail"})
+
+
+async def test_a_page_is_not_done_where_what_was_on_it_did_not_move(tmp_path: Path) -> None:
+    """A hole in the transaction that took its last message elsewhere: whatever is behind that must not count alone."""
+    before, settings = settings_in(tmp_path / "before"), settings_in(tmp_path / "left")
+    async with opened(before, crash=True) as one:
+        pages = one.storage.pages.address("a")
+        paged, moved = message_of(one.storage, address="a"), message_of(one.storage, b"x" * 2000)
+        number = pages.append(paged, [1])
+        pages.close_page()
+        await stable(one.storage)
+        tx = one.storage.next_id()
+        one.storage.append_message(moved, [2], tx)
+        # Before anybody else hears of it, and writes more.
+        one.storage.when_stable(lambda _: copy(tmp_path / "before", tmp_path / "left"))
+        pages.acknowledge(1, number, [paged.id], tx)
+        one.storage.append_commit(tx)
+        await stable(one.storage)
+    without_a_sector(settings, moved.data)
+    for _ in range(2):
+        async with opened(settings, crash=True) as two:
+            assert ids_in(two.recovered) == set()
+            assert two.storage.pages.addresses()["a"].remaining(1) == 1
+            assert {damage.kind for damage in two.recovered.damage} == {"torn-tail"}
 
 
 async def test_a_segment_whose_first_write_is_torn_is_there_at_later_starts_too(tmp_path: Path) -> None:

@@ -377,11 +377,7 @@ class AddressPages:
         page.remaining[queue_id] -= len(new)
         if page.remaining[queue_id] <= 0:
             del page.remaining[queue_id]
-        if tx:
-            # Done is done, also where the commit behind it is lost: what was acknowledged would be gone with the page.
-            self._owner.behind(tx, partial(self._maybe_done, page))
-        else:
-            self._maybe_done(page)
+        self._maybe_done(page)
 
     def drop_queue(self, queue_id: int) -> None:
         """A queue was deleted or purged: nothing that is paged now is for it any more."""
@@ -399,8 +395,7 @@ class AddressPages:
             return
         del self.pages[page.number]
         self._cache.pop(page.number, None)
-        self._owner.append(records.page_done(self.number, page.number), 0)
-        self._owner.delete_when_stable(page.path)
+        self._owner.finish(self.number, page)
         if not self.pages and self._current is None:
             self._retired = True
             self._owner.forget(self)

@@ -57,8 +57,6 @@ class Appends:
         self.full = False
         #: Open transactions: how many records they have.
         self.tx_records: dict[int, int] = {}
-        #: What is appended behind their outcomes.
-        self._behind: dict[int, list[Callable[[], None]]] = {}
 
     def message(self, message: Message, queue_ids: Sequence[int], tx: int = 0) -> None:
         """Store a durable message for the given queues. Raises DiskFullError while ``full``."""
@@ -189,21 +187,8 @@ class Appends:
         """The records appended with ``tx`` count from here on."""
         count = self.tx_records.pop(tx, 0)
         self.journal.append(OUTCOME.pack(RecordType.COMMIT, 0, tx, count), sync=self._sync_tx)
-        self._follow(tx)
 
     def rollback(self, tx: int) -> None:
         """The records appended with ``tx`` never happened."""
         self.tx_records.pop(tx, None)
         self.journal.append(OUTCOME.pack(RecordType.ROLLBACK, 0, tx, 0), sync=self._sync_tx)
-        self._follow(tx)
-
-    def behind(self, tx: int, append: Callable[[], None]) -> None:
-        """Call ``append`` behind the transaction's outcome: what it appends counts by itself, and only with that one.
-
-        A power cut may leave any beginning of what is written at once.
-        """
-        self._behind.setdefault(tx, []).append(append)
-
-    def _follow(self, tx: int) -> None:
-        for append in self._behind.pop(tx, ()):
-            append()

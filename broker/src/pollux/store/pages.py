@@ -55,14 +55,11 @@ class PageStore:
         next_id: Callable[[], int],
         large_body: records.LargeFactory,
         append: Callable[[bytes, int], None],
-        behind: Callable[[int, Callable[[], None]], None],
         check_room: Callable[[], None],
         report: Callable[[Damage], None],
         body_lost: Callable[[LargeBody], Awaitable[str | None]],
     ) -> None:
-        """``behind`` calls something behind a transaction's outcome. ``report`` is told of damage; ``body_lost`` tells
-        in words what is wrong with a large message's file.
-        """
+        """``report`` is told of damage; ``body_lost`` tells in words what is wrong with a large message's file."""
         self.report = report
         self.body_lost = body_lost
         self.files = files
@@ -84,7 +81,6 @@ class PageStore:
         self.cache_size = max(1, settings.page_max_cache_size)
         self.large_body = large_body
         self.append = append
-        self.behind = behind
         self.check_room = check_room
         self.journal: Journal
         self._settings = settings
@@ -94,6 +90,7 @@ class PageStore:
         self._by_address: dict[str, AddressPages] = {}
         #: A life numbers its pages from its epoch on: a predecessor that wakes up never truncates one of them.
         self._last = epoch << PAGE_SHIFT
+        self._closed = False
         self._permits = asyncio.Semaphore(max(1, settings.page_max_concurrent_io))
 
     def address(self, address: str, *, page_size_bytes: int | None = None) -> AddressPages:
@@ -143,16 +140,32 @@ class PageStore:
         """An address's last page is done: its directory goes too, and its number is not used again."""
         if self._by_address.get(pages.address) is pages:
             del self._by_address[pages.address]
-        self.append(records.page_done(pages.number, 0), 0)
-        self.journal.when_stable(partial(self._remove_directory, pages.directory))
+        self._finish(pages.number, 0, pages.directory)
+
+    def finish(self, store: int, page: Page) -> None:
+        """Every queue has acknowledged all of a page: its file goes."""
+        self._finish(store, page.number, page.path)
+
+    def _finish(self, store: int, page: int, path: Path) -> None:
+        self.journal.when_stable(partial(self._record_done, store, page, path))
+
+    def _record_done(self, store: int, page: int, path: Path, error: StoreError | None) -> None:
+        """Write that a page is done, or all of a store's, now that what was acknowledged of them is stable.
+
+        Not together with that: a power cut leaves any part of a write, so that the page could be done where the
+        transaction that moved its last messages elsewhere did not happen. Where this is missing, a start finds out.
+        """
+        if error is not None or self._closed:
+            return
+        self.append(records.page_done(store, page), 0)
+        if page == 0:
+            self.journal.when_stable(partial(self._remove_directory, path))
+        elif path.suffix == ".page":  # else it is missing
+            self.journal.when_stable(partial(self._delete, path))
 
     def _remove_directory(self, directory: Path, error: StoreError | None) -> None:
         if error is None:
             self._submit(partial(_remove_directory, self.files, directory))
-
-    def delete_when_stable(self, path: Path) -> None:
-        """Delete a page's file once the acknowledgements are on stable storage."""
-        self.journal.when_stable(partial(self._delete, path))
 
     def _delete(self, path: Path, error: StoreError | None) -> None:
         if error is None:
@@ -234,17 +247,14 @@ class PageStore:
 
     def close(self) -> None:
         """End every page that is written to: this life writes no more. Before the journal is closed."""
+        self._closed = True
         for pages in list(self._by_address.values()):
             pages.close_page()
 
     def settle(self) -> None:
         """Write down which pages of earlier lives are done; their files go when that is stable. Before any traffic."""
         for store, page, path in self._finished:
-            self.append(records.page_done(store, page), 0)
-            if page == 0:
-                self.journal.when_stable(partial(self._remove_directory, path))
-            elif path.suffix == ".page":
-                self.delete_when_stable(path)
+            self._record_done(store, page, path, None)
         self._finished.clear()
 
     def _adopt(self, found: StorePages, state: State) -> None:

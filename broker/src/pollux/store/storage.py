@@ -140,7 +140,6 @@ class Storage:
             next_id=self.next_id,
             large_body=LargeMessage,
             append=appends.append,
-            behind=appends.behind,
             check_room=self._room.check,
             report=self.report,
             body_lost=self.large.lost,
