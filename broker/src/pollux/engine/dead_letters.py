@@ -17,6 +17,7 @@ from pollux.errors import DiskFullError, PolluxError
 from pollux.formats.audit import Event
 from pollux.message import RoutingType
 from pollux.routing.lifecycle import dead_letter_queue, expiry_queue
+from pollux.routing.queue import queue_of
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
@@ -119,6 +120,18 @@ class DeadLetters:
                 return True
         self.dropped += 1
         return False
+
+    def bury(self, reference: MessageReference, message: Message) -> None:
+        """Move what a consumer holds, and nobody takes as ``message``, as :meth:`unrouted` does.
+
+        In one transaction: a power cut leaves it in one of the two. Raises DiskFullError: then it is still held.
+        """
+        queue, tx = queue_of(reference), self._storage.next_id()
+        self.unrouted(message, tx)
+        if queue.trail is not None:
+            queue.trail.acknowledged([reference.message.id])
+        self._departures.discard(queue, queue.acknowledge([reference]), tx)
+        self._storage.append_commit(tx)
 
     def takes(self, queue: Queue, message: Message, target: str) -> bool:
         """Return whether :meth:`move` would find a queue, or make one, at ``target`` for this message of ``queue``."""

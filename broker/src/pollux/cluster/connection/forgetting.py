@@ -115,8 +115,7 @@ class Forgetting(Taker):
             spread = self._anew(message, one, found)
         if not spread.queues and not spread.forwards:
             self.unwanted += 1
-            post.dead_letters.unrouted(message)
-            post.acknowledge([reference])
+            post.dead_letters.bury(reference, message)
             return
         post.place_anew(self.queue, reference, message, spread)
         self.moved += 1

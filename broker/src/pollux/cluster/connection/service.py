@@ -475,8 +475,7 @@ class Cluster:
         """Make a dead letter, at its own address, of a message that a node does not take."""
         message = taken(one, reference.message.large)
         event(logger, logging.WARNING, "a message is given up", address=message.address, number=one.number)
-        self.post.dead_letters.unrouted(message)
-        self.post.acknowledge([reference])
+        self.post.dead_letters.bury(reference, message)
 
     def renumber(self, node: bytes, reference: MessageReference) -> None:
         """Forward a message anew that cannot be sent in order any more."""
