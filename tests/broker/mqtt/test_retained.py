@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.lossy_disk import LossyDisk, lay_out, torn
 from harness.sessions.mqtt import Broker, Client, publish
 from pollux.engine.memory import Memory
 from pollux.errors import LimitError
@@ -20,6 +22,7 @@ from pollux.wire.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 async def subscriber(broker: Broker, *filters: str | Filter, client_id: str = "s", **more: Any) -> Client:
@@ -287,6 +290,43 @@ async def test_a_will_survives_the_broker(broker: Broker) -> None:
     mqtt_sessions.wills._due(state, state.will)
     assert state.will is None
     assert (await watcher.message()).payload == b"gone"
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_a_will_survives_a_power_cut_while_it_is_published(tmp_path: Path, ends: bool) -> None:
+    """Breaks when its session is stored without it, or (``ends``) forgotten, before the message is on disk."""
+    for name in ("journal", "bindings", "large", "paging"):
+        (tmp_path / "disk" / name).mkdir(parents=True)
+    disk = LossyDisk(tmp_path / "disk")
+    broker = Broker(disk.root)
+    broker.store_files = disk
+    await broker.start()
+    watcher = await subscriber(broker, Filter("will/#", 1), client_id="watcher", expiry=100)
+    watcher.lose()
+    client = broker.client()
+    await client.connect("c", will=delayed(500) if ends else WILL, expiry=100)
+    state = client.session.mqtt_sessions.sessions["c"]
+    if ends:
+        client.lose()
+    await broker.stable()
+    disk.note("it is due")
+    if ends:
+        client.session.mqtt_sessions.end(state)
+    else:
+        client.lose()
+    for _ in range(3):
+        await broker.stable()
+    await broker.stop()
+    for left in torn(disk, random.Random(5), 24):  # noqa: S311  (a reproducible test, no secret)
+        lay_out(left, tmp_path / "left")
+        again = Broker(tmp_path / "left")
+        await again.start()
+        watcher = again.client()
+        await watcher.connect("watcher", clean=False, expiry=100)
+        if ends and (found := watcher.session.mqtt_sessions.sessions.get("c")) is not None:
+            watcher.session.mqtt_sessions.end(found)
+        assert (await watcher.message()).payload == b"gone"
+        await again.stop()
 
 
 async def test_a_will_that_expires(broker: Broker) -> None:

@@ -391,14 +391,17 @@ class MqttSessions:
     def end(self, state: ClientState) -> None:
         """End a session: its will is due (MQTT-3.1.2-8), its subscriptions and records go."""
         self._cancel_expiry(state)
-        self.wills.publish(state)
+        published = self.wills.publish(state)
         references = [reference for reference in state.unacked.values() if reference is not None]
         if references:
             # Those of shared subscriptions began at QoS 2 and go to nobody else (MQTT-4.8.2-5).
             self.post.acknowledge(references)
         state.unacked.clear()
         self._endings[state.client_id] = ending = self._loop.create_future()
-        self.post.share.work(self._ending(state, ending))
+        if published and state.durable:
+            self.post.when_stable(lambda _: self.post.share.work(self._ending(state, ending)))
+        else:
+            self.post.share.work(self._ending(state, ending))
 
     def _ending(self, state: ClientState, ended: asyncio.Future[None]) -> Iterator[None]:
         """End its subscriptions, which may be thousands, bit by bit; its record goes last, so that none outlives it."""
@@ -471,7 +474,8 @@ class MqttSessions:
             state.expiry_timer = None
 
     def _has_no_will(self, state: ClientState) -> None:
-        if state.durable and self.sessions.get(state.client_id) is state and state.connection is None:
+        gone = self.sessions.get(state.client_id) is not state or state.client_id in self._endings
+        if state.durable and not gone and state.connection is None:
             self.account(state)
             self.save(state)
 

@@ -23,7 +23,7 @@ logger = logging.getLogger("pollux.mqtt")
 
 
 class Wills:
-    """Publishes wills when they are due. ``published`` is told whose session has none any more."""
+    """Publishes wills when they are due. ``published`` is told whose session has none any more, when that is stable."""
 
     def __init__(
         self,
@@ -71,12 +71,16 @@ class Wills:
         if will is not None and will.timer is not None:
             will.timer.cancel()
 
-    def publish(self, state: ClientState) -> None:
-        """Publish the will of ``state``, if there is one, in the name of who left it."""
+    def publish(self, state: ClientState) -> bool:
+        """Publish the will of ``state`` in the name of who left it; return whether there was one.
+
+        Its session must not be stored without it, nor forgotten, before this is stable: what is stored of sessions is
+        written before messages are, and a crash between the two would lose it.
+        """
         will = state.will
         self.cancel(state)
         if will is None:
-            return
+            return False
         self.count += 1
         now = self._wall_ms()
         expiration = now + will.expiry * 1000 if will.expiry is not None else 0
@@ -99,4 +103,5 @@ class Wills:
             self._post.send(message)
         except PolluxError as error:
             logger.warning("the will of MQTT client %r on %r could not be published: %s", state.client_id, topic, error)
-        self._published(state)
+        self._post.when_stable(lambda error: self._published(state) if error is None else None)
+        return True
