@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from pollux.store.verify import verify
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pollux.store.journal import Journal, StableCallback
     from pollux.store.settings import StoreSettings
 
 
@@ -95,6 +96,44 @@ async def test_a_page_is_not_done_where_what_was_on_it_did_not_move(tmp_path: Pa
             assert ids_in(two.recovered) == set()
             assert two.storage.pages.addresses()["a"].remaining(1) == 1
             assert {damage.kind for damage in two.recovered.damage} == {"torn-tail"}
+
+
+class Asked:
+    """A journal that notes up to which group somebody wants to hear that all is stable."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.groups: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
+
+    def when_stable(self, callback: StableCallback) -> None:
+        self.groups.append(self._journal.token - (not self._journal.parts))
+        self._journal.when_stable(callback)
+
+
+async def test_a_page_is_not_done_before_the_end_of_a_transaction_of_several_writes(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path, journal_buffer_size=256)
+    async with opened(settings) as one:
+        pages = one.storage.pages.address("a")
+        paged = [message_of(one.storage, address="a") for _ in range(100)]
+        number = max(pages.append(message, [1]) for message in paged)
+        pages.close_page()
+        await stable(one.storage)
+        asked = Asked(one.storage._journal)
+        one.storage.pages.journal = cast("Journal", asked)
+        tx = one.storage.next_id()
+        began = one.storage._journal.token
+        pages.acknowledge(1, number, [message.id for message in paged], tx)
+        one.storage.append_commit(tx)
+        ends = one.storage._journal.token
+        assert ends > began, "its acknowledgements are a write of their own"
+        await stable(one.storage)
+        await stable(one.storage)
+        assert one.storage.pages.addresses() == {}
+        assert len(asked.groups) >= 2, "that its page is done, and its store"
+        assert min(asked.groups) >= ends
 
 
 async def test_a_segment_whose_first_write_is_torn_is_there_at_later_starts_too(tmp_path: Path) -> None:

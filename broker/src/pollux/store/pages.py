@@ -147,7 +147,8 @@ class PageStore:
         self._finish(store, page.number, page.path)
 
     def _finish(self, store: int, page: int, path: Path) -> None:
-        self.journal.when_stable(partial(self._record_done, store, page, path))
+        # Not at once: the commit is appended after this call, maybe to the next write.
+        self._loop.call_soon(self.journal.when_stable, partial(self._record_done, store, page, path))
 
     def _record_done(self, store: int, page: int, path: Path, error: StoreError | None) -> None:
         """Write that a page is done, or all of a store's, now that what was acknowledged of them is stable.
