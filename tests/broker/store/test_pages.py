@@ -160,6 +160,25 @@ async def test_dropped_queues_stay_dropped_but_get_what_comes_later(tmp_path: Pa
         assert pages.remaining(2) == 1
 
 
+async def test_a_page_is_read_behind_the_commit_of_a_transaction_of_several_writes(tmp_path: Path) -> None:
+    """Breaks when a consumer may get what a power cut takes back: the page is stable before the commit is written."""
+    settings = settings_in(tmp_path, journal_buffer_size=256)
+    async with opened(settings) as one:
+        journal = one.storage._journal
+        pages, tx = one.storage.pages.address("a"), one.storage.next_id()
+        number = pages.append(message_of(one.storage, address="a"), [1], tx)
+        began = journal.last
+        one.storage.append_message(message_of(one.storage, b"x" * 2000), [2], tx)
+        pages.close_page()
+        one.storage.append_commit(tx)
+        ends = journal.last
+        assert ends > began, "its commit is in a later write than what tells of the page"
+        assert pages.pages[number].token > ends, "nobody reads it yet"
+        await stable(one.storage)
+        assert ends <= pages.pages[number].token <= journal.stable_token
+        assert len(await pages.read(number)) == 1
+
+
 async def test_paged_transactions_count_with_their_commit(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
     async with opened(settings, crash=True) as one:

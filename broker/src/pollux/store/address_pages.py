@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections import OrderedDict
 from functools import partial
@@ -46,6 +47,8 @@ _DECODE_STEP = 256
 BATCH_SIZE = FRAME_SIZE + BATCH.size
 #: A header has room for no larger number.
 _LONGEST = 0xFFFFFFFF
+#: The chunk of a transaction that is being written, which is the one of its commit: none that there is.
+_WRITING = sys.maxsize
 
 
 class PagedMessage(Struct):
@@ -147,7 +150,7 @@ class AddressPages:
             # After the page's first write: it is there before the journal says that it must be.
             self._owner.append(records.page(self.number, page.number, self.address), 0)
         page.size += length
-        page.token = self._owner.journal.token
+        self._written(page, tx)
         page.messages += 1
         remaining = page.remaining
         for queue_id in everyone:
@@ -169,6 +172,17 @@ class AddressPages:
         if page.number in self._cache:
             del self._cache[page.number]
         return page.number
+
+    def _written(self, page: Page, tx: int) -> None:
+        """Have the page not be read before what was written to it is stable, and the commit behind that."""
+        if not tx:
+            page.token = max(page.token, self._owner.journal.token)
+        elif page.token != _WRITING:
+            page.token = _WRITING
+            self._owner.soon(self._settle, page)
+
+    def _settle(self, page: Page) -> None:
+        page.token = self._owner.journal.last
 
     def _remember(self, page: Page, message_id: int, duplicate_id: bytes, tx: int) -> None:
         """Put a message's duplicate id into the journal, for it must outlive the page.
@@ -272,7 +286,7 @@ class AddressPages:
         if page is None:
             return
         page.closed = True
-        page.token = self._owner.journal.token
+        page.token = max(page.token, self._owner.journal.token)
         told = records.PageCounts(
             *(page.durable_messages, page.durable, page.large, page.partial, page.duplicate),
             end=page.size,

@@ -135,6 +135,11 @@ class Journal:
         return self._segment
 
     @property
+    def last(self) -> int:
+        """The last chunk that has something."""
+        return self.token if self.parts or self._before else self.token - 1
+
+    @property
     def stable_token(self) -> int:
         """The last chunk that is stable."""
         return self._told
@@ -228,7 +233,7 @@ class Journal:
 
     def when_stable(self, callback: StableCallback) -> None:
         """Call ``callback`` in the loop when everything appended so far is stable, or with the error."""
-        token = self.token if self.parts or self._before else self.token - 1
+        token = self.last
         self._callbacks.append((token, callback))
         if (token <= self._told or self.failure is not None) and not self._completing:
             self._completing = True

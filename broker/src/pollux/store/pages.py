@@ -86,6 +86,8 @@ class PageStore:
         self._settings = settings
         self._loop = loop
         self._threads = threads
+        #: Calls something behind what this turn of the loop does.
+        self.soon = loop.call_soon
         self._next_id = next_id
         self._by_address: dict[str, AddressPages] = {}
         #: A life numbers its pages from its epoch on: a predecessor that wakes up never truncates one of them.
@@ -148,7 +150,7 @@ class PageStore:
 
     def _finish(self, store: int, page: int, path: Path) -> None:
         # Not at once: the commit is appended after this call, maybe to the next write.
-        self._loop.call_soon(self.journal.when_stable, partial(self._record_done, store, page, path))
+        self.soon(self.journal.when_stable, partial(self._record_done, store, page, path))
 
     def _record_done(self, store: int, page: int, path: Path, error: StoreError | None) -> None:
         """Write that a page is done, or all of a store's, now that what was acknowledged of them is stable.
