@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pollux.cluster.topology import Topology
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pollux.cluster.bridges.service import Bridges
     from pollux.cluster.connection.connections import Connections
     from pollux.cluster.connection.preparing import Preparation
-    from pollux.cluster.connection.subscriptions import Subscriptions
+    from pollux.cluster.connection.subscriptions import EverySubscription, Subscriptions
     from pollux.cluster.link import Conversation, CoreHub
     from pollux.cluster.mqtt.service import MqttNeighbours
     from pollux.cluster.replicas.service import Replicas
@@ -49,7 +50,7 @@ class Links:
         #: What MQTT sessions have of the other nodes.
         self.neighbours: MqttNeighbours | None = None
         #: What durable subscriptions of AMQP and STOMP have of them.
-        self.subscriptions: Subscriptions | None = None
+        self.subscriptions: EverySubscription | None = None
         #: The connection routers, and what other brokers' routers ask.
         self.routers: Routers | None = None
         self.bridges: Bridges | None = None
@@ -85,30 +86,33 @@ class Links:
         """Make the cluster connections. ``sessions``: of MQTT clients, who find theirs at any node of the cluster."""
         if self._preparation is None:
             return
-        from pollux.cluster.connection.subscriptions import Subscriptions
+        from pollux.cluster.connection.subscriptions import EverySubscription
         from pollux.node import scale_down
 
         activation = self._activation
 
         self.cluster = await self._connections(configuration, node, post, self._preparation)
-        first = self.cluster.all[0]
         self.drain = scale_down.join(
             self.cluster.all, configuration, lambda: activation is not None and activation.copied
         )
-        self.subscriptions = subscriptions = Subscriptions(first)
-        post.named = subscriptions
-        first.reached = lambda node, _conversation: subscriptions.reached(node)
+        self.subscriptions = post.named = EverySubscription(self.cluster.all)
         if sessions is not None:
+            from pollux.cluster.mqtt.connections import EveryConnection
             from pollux.cluster.mqtt.service import MqttNeighbours
 
-            self.neighbours = neighbours = MqttNeighbours(first, sessions)
+            self.neighbours = MqttNeighbours(EveryConnection(self.cluster.all), sessions)
+        for cluster, subscriptions in zip(self.cluster.all, self.subscriptions.all, strict=True):
+            cluster.reached = partial(self._reached, cluster.settings.name, subscriptions)
+            if self.neighbours is not None:
+                cluster.tried = self.neighbours.changed
+        if self.neighbours is not None:
+            self.neighbours.start()
 
-            def reached(node: bytes, conversation: Conversation) -> None:
-                subscriptions.reached(node)
-                neighbours.reached(node, conversation)
-
-            first.reached, first.tried = reached, neighbours.changed
-            neighbours.start()
+    def _reached(self, name: str, subscriptions: Subscriptions, node: bytes, conversation: Conversation) -> None:
+        """Tell of a node that is reached by the cluster connection ``name`` from now on."""
+        subscriptions.reached(node)
+        if self.neighbours is not None:
+            self.neighbours.reached(name, node, conversation)
 
     async def _connections(
         self, configuration: Configuration, node: bytes, post: PostOffice, preparation: Preparation
@@ -186,7 +190,8 @@ class Links:
     def servers(self, protocol: str, tls: bool) -> list[tuple[str, int, str]]:
         """Other brokers that a client may turn to, as :meth:`pollux.cluster.topology.Topology.servers`."""
         found = self._activation.topology.servers(protocol, tls) if self._activation is not None else []
-        found += self.cluster.all[0].servers(protocol, tls) if self.cluster is not None else []
+        for cluster in self.cluster.all if self.cluster is not None else ():
+            found += cluster.servers(protocol, tls)
         return list(dict.fromkeys(found))
 
     async def reload(self, configuration: Configuration) -> None:

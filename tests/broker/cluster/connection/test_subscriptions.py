@@ -11,7 +11,7 @@ from broker.cluster.connection.conftest import until
 from broker.cluster.connection.known import count, distance, quiet, wanted
 from broker.cluster.connection.nodes import take
 from broker.engine.conftest import message
-from pollux.cluster.connection.subscriptions import Subscriptions
+from pollux.cluster.connection.subscriptions import EverySubscription
 from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
 
@@ -40,15 +40,16 @@ async def clustered(nodes: Make, size: int = 2, balancing: str = "ON_DEMAND", de
 
 
 def join(node: Node) -> None:
-    subscriptions = Subscriptions(node.cluster)
-    node.post.named = subscriptions
-    node.cluster.reached = lambda one, _conversation: subscriptions.reached(one)
+    clusters = node.connections.all
+    node.post.named = every = EverySubscription(clusters)
+    for cluster, own in zip(clusters, every.all, strict=True):
+        cluster.reached = lambda one, _conversation, own=own: own.reached(one)  # type: ignore[misc]
 
 
-def subscribe(node: Node, user: str | None = "alice", name: str = NAME) -> Receiver:
+def subscribe(node: Node, user: str | None = "alice", name: str = NAME, address: str = "news") -> Receiver:
     """As a protocol does it: the queue is made where there is none, then taken from."""
     if node.post.space.queue(name) is None:
-        node.post.create_queue(QueueSpec(name, "news", routing_type=RoutingType.MULTICAST, user=user))
+        node.post.create_queue(QueueSpec(name, address, routing_type=RoutingType.MULTICAST, user=user))
     receiver = take(node, name)
     node.post.named.used(node.post.queue(name))
     return receiver
@@ -60,9 +61,9 @@ def leave(node: Node, receiver: Receiver, name: str = NAME) -> None:
     node.post.named.unused(queue)
 
 
-async def publish(node: Node, *bodies: bytes) -> None:
+async def publish(node: Node, *bodies: bytes, address: str = "news") -> None:
     for body in bodies:
-        node.post.send(message(body, "news", routing_type=RoutingType.MULTICAST))
+        node.post.send(message(body, address, routing_type=RoutingType.MULTICAST))
     await node.office.stable()
 
 
@@ -90,6 +91,36 @@ async def test_a_client_finds_its_messages_at_another_node_and_new_ones_come_the
     await receiver.wait(7)
     assert taken(receiver) == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
     assert not count(one, NAME)
+
+
+@pytest.mark.parametrize("place", ["near", "far"])
+async def test_a_client_finds_its_messages_by_any_cluster_connection(nodes: Make, place: str) -> None:
+    """Breaks when only the nodes of the first one hear of it, or are asked for it."""
+    one, two, three = await nodes(3, connections=("near", "far"))
+    for node in (one, two, three):
+        node.office.settings("#", redistribution_delay=-1)
+        await node.reopen()
+        join(node)
+    for other, number in ((two, 0), (three, 1)):
+        for link in (one.reach(other, number), other.reach(one, number)):
+            await until(lambda link=link: link.connected)  # type: ignore[misc]
+    home = two if place == "near" else three
+    address = f"{place}.news"
+    leave(home, subscribe(home, address=address))
+    await publish(home, b"1", b"2", address=address)
+    await until(lambda: one.post.named.find(NAME) is not None)
+    found = one.post.named.find(NAME)
+    assert found is not None
+    assert found.address == address
+    receiver = subscribe(one, address=address)
+    await receiver.wait(2)
+    await publish(home, b"3", address=address)
+    await receiver.wait(3)
+    assert taken(receiver) == [b"1", b"2", b"3"]
+    leave(one, receiver)
+    one.post.delete_queue(NAME)
+    one.post.named.over(NAME, address, "alice")
+    await until(lambda: home.post.space.queue(NAME) is None)
 
 
 async def test_a_client_goes_back_and_forth_and_is_connected_to_both_for_a_while(nodes: Make) -> None:

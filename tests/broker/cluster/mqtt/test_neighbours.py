@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from broker.cluster.connection.conftest import nodes, until
 from harness.sessions.broker import PASSWORD, FakeSecurity, Transport
 from harness.sessions.mqtt import Client, publish
+from pollux.cluster.mqtt.connections import EveryConnection
 from pollux.cluster.mqtt.service import MqttNeighbours
 from pollux.config.acceptors import AcceptorSettings
 from pollux.engine.peer import Peer
@@ -47,8 +49,10 @@ class Served:
         )
         self._services = services
         self.sessions = mqtt.start(services, self.loop)
-        self.neighbours = MqttNeighbours(node.cluster, self.sessions)
-        node.cluster.reached = self.neighbours.reached
+        clusters = node.connections.all
+        self.neighbours = MqttNeighbours(EveryConnection(clusters), self.sessions)
+        for cluster in clusters:
+            cluster.reached = partial(self.neighbours.reached, cluster.settings.name)
         self.neighbours.start()
 
     def services(self) -> Services:
@@ -123,6 +127,67 @@ async def test_a_client_finds_its_session_and_its_messages_at_another_node(nodes
     assert await bodies(again, 1) == [b"later"]
     await again.silent()
     assert two.queues() == {"c.t.*", "c.u"}
+
+
+async def meeting(make: Make) -> list[Served]:
+    """Three nodes: the first has the second near by one cluster connection, and the third far by another."""
+    one, two, three = served = [Served(node) for node in await make(3, "OFF", connections=("near", "far"))]
+    for other, number in ((two, 0), (three, 1)):
+        for links in (one.node.reach(other.node, number), other.node.reach(one.node, number)):
+            await until(lambda links=links: links.connected)  # type: ignore[misc]
+    await until(lambda: [len(each.neighbours._reached()) for each in served] == [2, 1, 1])
+    await until(lambda: all(len(cluster.incoming) == 1 for cluster in one.node.connections.all))
+    return served
+
+
+@pytest.mark.parametrize("place", ["near", "far"])
+async def test_a_client_finds_its_session_by_any_cluster_connection(nodes: Make, place: str) -> None:
+    """Breaks when only the nodes of the first one are asked, or when what the session holds does not follow."""
+    one, two, three = await meeting(nodes)
+    home = two if place == "near" else three
+    first = home.client()
+    await first.connect("c", clean=False, expiry=1000)
+    await first.subscribe(f"{place}/t")
+    await first.leave()
+    sender = home.client()
+    await sender.connect("sender")
+    await sender.publish(f"{place}/t", b"1", retain=True)
+    again = one.client()
+    assert (await again.connect("c", clean=False, expiry=1000)).session_present
+    assert await bodies(again, 1) == [b"1"]
+    await until(lambda: "c" not in home.sessions.sessions)
+    await until(lambda: home.queues() == set())
+    await sender.publish(f"{place}/t", b"2")
+    assert await bodies(again, 1) == [b"2"]
+    late = one.client()
+    await late.connect("late")
+    await late.subscribe(f"{place}/t")
+    assert await bodies(late, 1) == [b"1"], "what is retained came by the same way"
+
+
+async def test_a_node_that_is_reached_by_two_cluster_connections_gives_a_session_once(nodes: Make) -> None:
+    one, two = [Served(node) for node in await nodes(2, connections=("near", "far"))]
+    for number in (0, 1):
+        for link in (one.node.reach(two.node, number), two.node.reach(one.node, number)):
+            await until(lambda link=link: link.connected)  # type: ignore[misc]
+    await until(lambda: all(len(each.neighbours._reached()) == 2 for each in (one, two)))
+    first = one.client()
+    await first.connect("c", clean=False, expiry=1000)
+    await first.subscribe("near/t", "far/t")
+    await first.leave()
+    sender = one.client()
+    await sender.connect("sender")
+    for topic in ("near/t", "far/t"):
+        await sender.publish(topic, topic.encode())
+    again = two.client()
+    assert (await again.connect("c", clean=False, expiry=1000)).session_present
+    assert sorted(await bodies(again, 2)) == [b"far/t", b"near/t"]
+    await until(lambda: one.queues() == set())
+    await again.silent()
+    again.lose()
+    back = one.client()
+    assert (await back.connect("c", clean=False, expiry=1000)).session_present
+    await until(lambda: "c" not in two.sessions.sessions)
 
 
 async def test_a_client_that_connects_elsewhere_takes_its_place_from_itself(nodes: Make) -> None:

@@ -19,6 +19,7 @@ from pollux.message import RoutingType
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterator, Sequence
 
     from pollux.cluster.connection.outgoing import OutgoingLink
     from pollux.cluster.connection.service import Cluster
@@ -36,6 +37,41 @@ class _Told(msgspec.Struct, frozen=True, array_like=True):
     name: str
     address: str
     user: str | None
+
+
+class EverySubscription(Named):
+    """Those of all cluster connections of a node: an address belongs to one of them at most."""
+
+    def __init__(self, clusters: Sequence[Cluster]) -> None:
+        self._clusters = clusters
+        self.all = [Subscriptions(cluster) for cluster in clusters]
+
+    def stop(self) -> None:
+        """Tell nobody any more."""
+        for one in self.all:
+            one.stop()
+
+    def _of(self, address: str) -> Iterator[Subscriptions]:
+        return (one for one, cluster in zip(self.all, self._clusters, strict=True) if address in cluster.prefixes)
+
+    def used(self, queue: Queue) -> None:
+        """A client takes from a subscription from now on: this node is its home."""
+        for one in self._of(queue.address):
+            one.used(queue)
+
+    def unused(self, queue: Queue) -> None:
+        """A client does not any more: where one does elsewhere, that is its home now."""
+        for one in self._of(queue.address):
+            one.unused(queue)
+
+    def over(self, name: str, address: str, user: str | None) -> None:
+        """A subscription ended for good: it does at all nodes."""
+        for one in self._of(address):
+            one.over(name, address, user)
+
+    def find(self, name: str) -> Found | None:
+        """Return a subscription that other nodes have; None: none has one."""
+        return next((found for one in self.all if (found := one.find(name)) is not None), None)
 
 
 class Subscriptions(Named):

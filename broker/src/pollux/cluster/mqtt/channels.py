@@ -99,9 +99,14 @@ class _End(Idle):
 
 
 class Asking(_End):
-    """The end of who opened the connection. ``heard``: life and number of the other one's changes heard last."""
+    """The end of who opened the connection. ``heard``: life and number of the other one's changes heard last.
 
-    def __init__(self, node: Node, peer: bytes, conversation: Conversation, heard: tuple[bytes, int]) -> None:
+    ``connection``: the name of the cluster connection by which this is.
+    """
+
+    def __init__(
+        self, node: Node, peer: bytes, conversation: Conversation, heard: tuple[bytes, int], connection: str
+    ) -> None:
         self.peer = peer
         self.life, self.number = heard
         self.accepted_now = False
@@ -109,7 +114,7 @@ class Asking(_End):
         self._asked = 0
         self._answers: dict[int, asyncio.Future[Given | None]] = {}
         super().__init__(conversation, 0)
-        self.channel = conversation.open(self, PURPOSE, life=self.life, number=self.number)
+        self.channel = conversation.open(self, PURPOSE, life=self.life, number=self.number, connection=connection)
 
     def accepted(self, content: dict[str, Any]) -> None:
         """Begin: changes are counted within a life of the other node."""

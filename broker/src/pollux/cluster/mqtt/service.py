@@ -43,7 +43,7 @@ _SOME = 200
 
 
 class Cluster(Protocol):
-    """The cluster connection as this module needs it."""
+    """The cluster connections as this module needs them."""
 
     node: bytes
     post: PostOffice
@@ -80,10 +80,11 @@ class MqttNeighbours:
     def __init__(self, cluster: Cluster, sessions: MqttSessions) -> None:
         self._cluster = cluster
         self._sessions = sessions
-        self._asking: dict[bytes, Asking] = {}
-        self._answering: dict[bytes, Answering] = {}
-        #: By node: life and number of its changes heard last.
-        self._heard: dict[bytes, tuple[bytes, int]] = {}
+        #: By the cluster connection's name and the node: one may be reached by several.
+        self._asking: dict[tuple[str, bytes], Asking] = {}
+        self._answering: dict[tuple[str, bytes], Answering] = {}
+        #: By the same: life and number of its changes heard last.
+        self._heard: dict[tuple[str, bytes], tuple[bytes, int]] = {}
         self._life = os.urandom(8)
         self._versions = Versions(cluster.node, lambda topic, value: sessions.put(KIND, topic, value))
         #: Client id -> the nodes that gave its session.
@@ -122,12 +123,13 @@ class MqttNeighbours:
 
     # -- channels
 
-    def reached(self, node: bytes, conversation: Conversation) -> None:
-        """Start to ask a node, which is reached from now on."""
-        before = self._asking.get(node)
+    def reached(self, name: str, node: bytes, conversation: Conversation) -> None:
+        """Start to ask a node, which is reached by the cluster connection ``name`` from now on."""
+        key = name, node
+        before = self._asking.get(key)
         if before is not None:
-            self._heard[node] = before.life, before.number
-        self._asking[node] = Asking(self, node, conversation, self._heard.get(node, (b"", 0)))
+            self._heard[key] = before.life, before.number
+        self._asking[key] = Asking(self, node, conversation, self._heard.get(key, (b"", 0)), name)
 
     def _open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Handler | None:
         peer = conversation.peer
@@ -135,10 +137,11 @@ class MqttNeighbours:
             conversation.refuse(channel, "a node of a cluster says its id")
             return None
         end = Answering(self, conversation, channel)
-        before = self._answering.get(peer.node_id)
+        key = str(content.get("connection") or ""), peer.node_id
+        before = self._answering.get(key)
         if before is not None:
             before.closed("replaced", "another connection of this node takes its place")
-        self._answering[peer.node_id] = end
+        self._answering[key] = end
         try:
             number = int(content.get("number") or 0) if bytes(content.get("life") or b"") == self._life else 0
         except (TypeError, ValueError):
