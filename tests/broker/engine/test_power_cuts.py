@@ -115,3 +115,22 @@ async def test_a_power_cut_while_a_dead_letter_is_made_of_what_no_node_takes(tmp
         assert await everything(again) == Counter([body])
 
     await cut(disk, tmp_path / "left", FEW, check)
+
+
+async def test_a_power_cut_while_a_queue_is_deleted_whose_messages_have_just_moved(tmp_path: Path) -> None:
+    """Breaks when it is on record that the queue is gone before the transaction that moved its messages."""
+    bodies = [b"%05d" % number for number in range(5)]
+    async with on_a_disk(tmp_path / "disk") as (office, disk):
+        queue = office.queue("orders")
+        office.queue("elsewhere")
+        await office.send(*bodies)
+        disk.note("sent")
+        references, _ = queue.remove({reference.message.id for reference in queue.iterate()})
+        assert office.post.dead_letters.move(queue, references, "elsewhere") == len(bodies)
+        office.post.delete_queue("orders")
+        await office.stable()
+
+    async def check(again: Office) -> None:
+        assert await everything(again) == Counter(bodies)
+
+    await cut(disk, tmp_path / "left", FEW, check)

@@ -117,8 +117,10 @@ class QueueRecords:
         """Put the deletion of a durable queue on record, for that it is not in the bindings means nothing.
 
         What is on disk first, in the bindings, outlives a crash before the journal's record of it; that it is on
-        record there is forgotten when the journal has it (:meth:`forget_drops`).
+        record there is forgotten when the journal has it (:meth:`forget_drops`). Transactions that took messages out
+        are there before: else they were gone with the queue, and not where they went.
         """
+        self._storage.follow_commits()
         self._storage.put(DROPPED, str(queue_id), b"", first=True)
         self._storage.append_drop_queue(queue_id)
         self._storage.when_stable(lambda error: self._dropped.append(queue_id) if error is None else None)

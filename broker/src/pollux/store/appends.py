@@ -55,6 +55,8 @@ class Appends:
         self._sync_tx = settings.journal_sync_transactional
         #: True while new messages are refused (``message`` raises DiskFullError).
         self.full = False
+        #: The chunk with the last commit.
+        self.committed = 0
         #: Open transactions: how many records they have.
         self.tx_records: dict[int, int] = {}
 
@@ -186,6 +188,7 @@ class Appends:
     def commit(self, tx: int) -> None:
         """The records appended with ``tx`` count from here on."""
         count = self.tx_records.pop(tx, 0)
+        self.committed = self.journal.token
         self.journal.append(OUTCOME.pack(RecordType.COMMIT, 0, tx, count), sync=self._sync_tx)
 
     def rollback(self, tx: int) -> None:

@@ -13,12 +13,23 @@ GROUP_RECORDS = 512
 
 
 class Chunk:
-    """The records of one loop turn. ``parts`` joined are whole frames; ``before`` runs first, in the writer."""
+    """The records of one loop turn. ``parts`` joined are whole frames; ``before`` runs first, in the writer.
 
-    __slots__ = ("before", "parts", "records", "size", "sync", "token")
+    ``apart``: not before the chunks before it are written.
+    """
+
+    __slots__ = ("apart", "before", "parts", "records", "size", "sync", "token")
 
     def __init__(
-        self, token: int, parts: list[bytes], records: int, size: int, before: list[Callable[[], None]], *, sync: bool
+        self,
+        token: int,
+        parts: list[bytes],
+        records: int,
+        size: int,
+        before: list[Callable[[], None]],
+        *,
+        sync: bool,
+        apart: bool = False,
     ) -> None:
         self.token = token
         self.parts = parts
@@ -26,6 +37,7 @@ class Chunk:
         self.size = size
         self.before = before
         self.sync = sync
+        self.apart = apart
 
 
 class Chunks:
@@ -34,7 +46,7 @@ class Chunks:
     def __init__(self, most: int) -> None:
         self._most = most
         self._queue: SimpleQueue[Chunk | None] = SimpleQueue()
-        #: The one that did not fit any more.
+        #: The one that did not fit any more, or goes by itself.
         self._held: Chunk | None = None
 
     def put(self, chunk: Chunk | None) -> None:
@@ -59,7 +71,7 @@ class Chunks:
             if more is None:
                 self._queue.put(None)  # the last one again
                 break
-            if size + more.size > self._most:
+            if more.apart or size + more.size > self._most:
                 self._held = more
                 break
             group.append(more)

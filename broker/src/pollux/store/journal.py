@@ -92,6 +92,7 @@ class Journal:
         self.scheduled = False
         self.failure: StoreError | None = None
         self._before: list[Callable[[], None]] = []
+        self._apart = False
         #: Without a writer: what found no room yet, and what comes after it.
         self._behind: list[Callable[[], None]] = []
         self._short = False
@@ -184,9 +185,10 @@ class Journal:
             self.token += 1
             self._carry_out()
         elif self.failure is None:
-            self._chunks.put(
-                Chunk(self.token, self.parts, self.records, self.size, self._before, sync=self.sync and self._datasync)
-            )
+            sync = self.sync and self._datasync
+            content = (self.token, self.parts, self.records, self.size, self._before)
+            self._chunks.put(Chunk(*content, sync=sync, apart=self._apart))
+            self._apart = False
             self._waiting.append((self.token, self.size, self.records, self.changes, time.monotonic()))
             self._backlog += self.size
             self._unwritten += self.records + self.changes
@@ -201,6 +203,16 @@ class Journal:
         self.size = 0
         self.changes = 0
         self.sync = False
+
+    def divide(self) -> int:
+        """Have nothing of what comes from now on done, in other files either, before what is here is written.
+
+        Return the number of the chunk that comes.
+        """
+        if self.parts or self._before:
+            self.hand_over()
+        self._apart = True
+        return self.token
 
     def _hand_over(self) -> None:
         self.scheduled = False

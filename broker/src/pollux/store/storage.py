@@ -157,6 +157,8 @@ class Storage:
         self._puts: Changes | None = None
         self._first_puts: Changes | None = None
         self._puts_token = 0
+        #: The chunk that was begun last so that bindings follow commits.
+        self._divided = 0
         self._journal: Journal
         self._pool: SegmentPool | None = None
         self._recovered = self._closed = self._writes = False
@@ -345,6 +347,15 @@ class Storage:
         Callbacks run in the order given, never within this call. After a failure each gets the error.
         """
         self._journal.when_stable(callback)
+
+    def follow_commits(self) -> None:
+        """Have what comes from now on, the bindings too, be written behind the commits so far.
+
+        Bindings are written before the records of their loop turn, and of turns that wait with it.
+        """
+        committed = self._appends.committed
+        if committed > self._journal.stable_token and committed >= self._divided:
+            self._divided = self._journal.divide()
 
     @property
     def behind(self) -> bool:
