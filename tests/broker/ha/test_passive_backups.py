@@ -223,6 +223,42 @@ def test_a_backup_asks_whether_it_counts_as_soon_as_its_copy_is_complete(tmp_pat
     assert len(sent) == 2
 
 
+@pytest.mark.parametrize("change", ["complete", "begun"])
+async def test_what_was_read_before_the_copy_changed_is_not_what_is_known_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Somebody asks this member, which reads its data, just as its copy is complete, or as a primary takes it."""
+    before = LocalState(NODE, 1, 1, complete=change == "begun", replica=True, primary=THERE, heirs=(HERE, THERE))
+    after = LocalState(NODE, 1, 1, complete=change == "complete", replica=True, primary=THERE, heirs=(HERE, THERE))
+    has_read, go, real, reads = threading.Event(), threading.Event(), local.read, []
+
+    def slowly(journal: Path) -> LocalState | None:
+        found = real(journal)
+        reads.append(found)
+        if len(reads) == 1:
+            has_read.set()
+            assert go.wait(30)
+        return found
+
+    monkeypatch.setattr(local, "read", slowly)
+    following = Following({"journal": tmp_path}, settings(), lambda work: work.close())
+    local.write(tmp_path, before)
+    asked = asyncio.create_task(following.read())
+    assert await asyncio.to_thread(has_read.wait, 30)
+    local.write(tmp_path, after)
+    if change == "begun":
+        following.accepted({"address": THERE, "epoch": 1})
+    else:
+        synced = asyncio.create_task(following.synced())
+        await asyncio.wait([synced], timeout=0.1)  # it would be over
+    go.set()
+    await asked
+    if change == "complete":
+        await synced
+    assert following.record is not None
+    assert following.record.complete is after.complete
+
+
 @pytest.mark.parametrize(
     ("head", "primary", "said"),
     [

@@ -54,10 +54,22 @@ class Following:
         self._epoch = 0
         self._asker: ReadyAsker | None = None
         self._asked_at = 0.0
+        self._reading = asyncio.Lock()
+        #: How often a copy has begun.
+        self._copies = 0
 
     async def read(self) -> None:
-        """Read from the disk what this member's data is. Raises StoreError."""
-        self.record = await asyncio.to_thread(self._read)
+        """Read from the disk what this member's data is. Raises StoreError.
+
+        One at a time, and anew where a primary has taken this member meanwhile: what was read before the copy was
+        complete, or began, would else be what is known after it.
+        """
+        async with self._reading:
+            copies = -1
+            while copies != self._copies:
+                copies = self._copies
+                record = await asyncio.to_thread(self._read)
+            self.record = record
 
     def _read(self) -> Record | None:
         state = local.read(self._roots["journal"])
@@ -90,6 +102,7 @@ class Following:
     def accepted(self, content: dict[str, Any]) -> None:
         """A primary takes this member: its own data is no whole copy from here on."""
         self._primary, self._epoch = str(content.get("address", "")), int(content.get("epoch", 0))
+        self._copies += 1
         self.ready.drop()
         if self.record is not None:
             self.record = self.record._replace(complete=False)
