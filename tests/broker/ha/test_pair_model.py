@@ -251,10 +251,14 @@ def test_no_history_breaks_an_invariant(explore: Callable[..., Counter[str]], ki
 
 @pytest.mark.parametrize(
     ("kind", "without"),
-    [*(("service", rule) for rule in ("fencing", "claims", "sequence", "order")), ("votes", "majority")],
+    [*(("service", rule) for rule in ("fencing", "sequence", "order")), ("votes", "majority")],
 )
 def test_the_checker_finds_a_missing_rule(explore: Callable[..., Counter[str]], kind: str, without: str) -> None:
-    """The same histories and the same checker; shrinking only costs time here."""
+    """The same histories and the same checker; shrinking only costs time here.
+
+    Of 500 histories at least one needs each of these rules. What hypothesis tries is another choice whenever the code's
+    constants are, so that a rule which few need is not among them.
+    """
     with pytest.raises(BrokenError):
         explore(kind, without, histories=SEARCH, phases=(Phase.generate,), derandomize=True)
 
@@ -281,9 +285,12 @@ def without_silence(pair: PairWithVotes) -> None:
     without_fencing(pair)
 
 
-def without_claims(pair: PairWithVotes) -> None:
-    """The live dies when it is about to tell the voters of its first step towards serving alone; it comes back late."""
-    pair.strike(LIVE, 0, "dies before", 0.0)
+def without_claims(pair: Pair) -> None:
+    """The live dies when it is about to tell others of a step towards serving alone, and comes back late.
+
+    The voters of its first one; a coordination service of the one after it has raised its own number.
+    """
+    pair.strike(LIVE, 2 if isinstance(pair, PairWithService) else 0, "dies before", 0.0)
     pair.part(LIVE, 9.0)
     pair.kill(LIVE, 0.0)
     pair.start(LIVE, 9.0)
@@ -300,7 +307,7 @@ def without_memory(pair: PairWithVotes) -> None:
 @pytest.mark.parametrize(
     ("kind", "history"),
     [
-        ("service", without_began),
+        *(("service", one) for one in (without_began, without_claims)),
         *(("votes", one) for one in (without_fencing, without_silence, without_claims, without_memory)),
     ],
 )
