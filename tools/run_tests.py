@@ -49,6 +49,8 @@ UNDO: tuple[str, ...] = ("molecule/lab", "down")
 PATIENCE = 60
 #: Lines of something that failed that are shown once more.
 TOLD = 60
+#: Bytes that the tests write, and how full a disk may be, of 1: brokers refuse messages on one that is fuller.
+WRITTEN, FULL = 9 << 30, 0.9
 EXAMPLES = """\
 examples:
   make test                                     everything, after set-up and lint
@@ -104,6 +106,18 @@ def pytest(options: list[str], scratch: Path) -> tuple[str, ...]:
     return ("-m", "pytest", "-q", f"--basetemp={scratch}", "-p", "no:cacheprovider", *workers, *TESTS, *options)
 
 
+def short_of_room(directory: Path) -> str:
+    """Say what will be wrong where a disk has too little room; empty: it has enough."""
+    disk = shutil.disk_usage(directory)
+    missing = WRITTEN - (disk.free - round(disk.total * (1 - FULL)))
+    if missing <= 0:
+        return ""
+    return (
+        f"{directory}: tests will fail when the disk is {FULL:.0%} full, for brokers refuse messages then: free"
+        f" {missing / (1 << 30):.1f} GiB (runs that failed keep up to {WRITTEN >> 30} GiB in pollux-tests-*)"
+    )
+
+
 def main() -> int:
     """Run everything and tell what came out."""
     parser = argparse.ArgumentParser(
@@ -118,6 +132,8 @@ def main() -> int:
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.default_int_handler)
     scratch = Path(tempfile.mkdtemp(prefix="pollux-tests-"))
+    if words := short_of_room(scratch.parent):
+        sys.stderr.write(f"warning: {words}\n")
     begun: list[Program] = []
     try:
         begun.append(Program("tests", pytest(given.options, scratch / "tests"), str(scratch)))
@@ -146,7 +162,7 @@ def main() -> int:
         sys.stdout.write("\n".join(["", f"--- {program.name}: exit status {program.status}", *program.last]) + "\n")
     sys.stdout.write("\n".join(["", *(program.last[-1] if program.last else "" for program in reversed(begun))]) + "\n")
     if failed:
-        sys.stderr.write(f"what the failed tests left is in {scratch}\n")
+        sys.stderr.write(f"what the failed tests left is in {scratch}; remove it when you have seen it\n")
         return 1
     shutil.rmtree(scratch, ignore_errors=True)
     return 0
