@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -188,6 +189,24 @@ async def test_a_node_that_is_reached_by_two_cluster_connections_gives_a_session
     back = one.client()
     assert (await back.connect("c", clean=False, expiry=1000)).session_present
     await until(lambda: "c" not in two.sessions.sessions)
+
+
+async def test_who_asks_by_ever_new_names_is_remembered_no_longer_than_it_asks(nodes: Make) -> None:
+    """Breaks when each name that a node has ever told takes memory for ever."""
+    one, _ = await mesh(nodes, 2)
+    (asked,) = one.neighbours._answering.values()
+    nothing: Any = SimpleNamespace(
+        peer=asked._conversation.peer,
+        accept=lambda *_, **__: None,
+        grant=lambda *_: None,
+        credit=lambda _: 0,
+        room=lambda: 1000,
+    )
+    for number in range(5):
+        end = one.neighbours._open(nothing, 1, {"connection": f"name {number}"})
+        assert end is not None
+        end.closed("gone", "")
+    assert len(one.neighbours._answering) <= 2
 
 
 async def test_a_client_that_connects_elsewhere_takes_its_place_from_itself(nodes: Make) -> None:

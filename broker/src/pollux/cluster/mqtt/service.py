@@ -136,6 +136,7 @@ class MqttNeighbours:
         if peer is None or len(peer.node_id) != 16:
             conversation.refuse(channel, "a node of a cluster says its id")
             return None
+        self._answering = {key: one for key, one in self._answering.items() if not one.ended}
         end = Answering(self, conversation, channel)
         key = str(content.get("connection") or ""), peer.node_id
         before = self._answering.get(key)
