@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from proton import Terminus
+from proton import Message, Terminus
 from proton.reactor import DurableSubscription, ReceiverOption
 
 from harness import amqp, stomp
@@ -50,18 +50,19 @@ def holders(nodes: Nodes, queue: str) -> list[str]:
 
 
 def test_an_amqp_client_goes_on_at_another_node_and_ends_its_subscription_at_a_third(tmp_path: Path) -> None:
-    """By its container id and the link's name; nothing but the client makes anything move."""
+    """By its container id and the link's name; nothing but the client makes anything move. It does not want its own."""
     strict = "<message-load-balancing>STRICT</message-load-balancing>"
     with Nodes(tmp_path, 3, settings=STAYS, connection=strict) as nodes:
         one, two, three = nodes.all
         with amqp.connect(one, container_id="reader") as client:
-            link = client.create_receiver(TOPIC, name="news", options=DurableSubscription()).link
+            link = client.create_receiver(TOPIC, name="news", options=[DurableSubscription(), amqp.no_local()]).link
             link.detach()
         wait_until(lambda: all("node0" in node.routes("reader.news") for node in (two, three)), "it is known")
         publish(three, FIRST)
         wait_until(lambda: one.messages() == {"reader.news": 50}, "it waits at the first")
         with amqp.connect(two, container_id="reader") as client:
-            receiver = client.create_receiver(TOPIC, name="news", options=DurableSubscription())
+            receiver = client.create_receiver(TOPIC, name="news", options=[DurableSubscription(), amqp.no_local()])
+            client.create_sender(TOPIC, options=amqp.TargetCapabilities("topic")).send(Message("own"))
             got = numbers(receiver, len(FIRST))
             wait_until(lambda: "node0" not in three.routes("reader.news"), "the first has left")
             publish(three, SECOND)

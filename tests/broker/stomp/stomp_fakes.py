@@ -39,6 +39,7 @@ class FakeQueue:
         self.name = spec.name
         self.address = spec.address
         self.durable = spec.durable
+        self.no_local_origin = spec.no_local_origin
         self.user = spec.user
         self.of_pattern = False
         self.routing_type = spec.routing_type or RoutingType.MULTICAST
@@ -105,6 +106,13 @@ class FakePost:
 
     # contract
 
+    @property
+    def space(self) -> FakePost:
+        return self
+
+    def exclude_own(self, queue: FakeQueue, origin: int) -> None:
+        queue.no_local_origin = origin
+
     def open(self, name: str, routing_type: RoutingType | None, user: str | None) -> None: ...
 
     def default_routing_type(self, _name: str) -> RoutingType:
@@ -126,7 +134,7 @@ class FakePost:
             self.create_queue(QueueSpec(name=name, address=name, routing_type=RoutingType.ANYCAST))
         targets = [self.queues[queue]] if queue else address.queues
         for target in targets:
-            if target.spec.no_local_origin and target.spec.no_local_origin == message.origin:
+            if target.no_local_origin and target.no_local_origin == message.origin:
                 continue
             target.waiting.append(MessageReference(message, target))
 

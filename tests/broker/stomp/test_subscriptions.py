@@ -250,6 +250,20 @@ async def test_no_local_and_selector() -> None:
     assert [body for _, _, body in client.received()] == [b"yes"]
 
 
+async def test_a_durable_subscription_keeps_nothing_of_its_own_connection() -> None:
+    """Breaks when own messages wait in it, for the same client's next connection to get them."""
+    broker = Broker()
+    subscribe = b"SUBSCRIBE\nid:1\ndestination:/topic/t\ndurable-subscription-name:news\nno-local:true\n\n\0"
+    for body in (b"first", b"second"):
+        client, other = await broker.connected(client_id="me"), await broker.connected()
+        client.send(subscribe)
+        client.send(b"SEND\ndestination:/topic/t\n\nown\0")
+        other.send(b"SEND\ndestination:/topic/t\n\n%s\0" % body)
+        broker.post.dispatch()
+        assert [got for _, _, got in client.received()] == [body]
+        client.lose()
+
+
 async def test_temporary_queues_of_topics_end_with_their_subscription() -> None:
     broker = Broker()
     client = await broker.connected()

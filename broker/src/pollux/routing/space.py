@@ -273,6 +273,12 @@ class AddressSpace:
         self._routes.clear()
         self.on_change(None)
 
+    def exclude_own(self, queue: Queue, origin: int) -> None:
+        """Have a queue take no message of a connection's own from now on (no-local); 0: have it take everybody's."""
+        if queue.no_local_origin != origin:
+            queue.no_local_origin = origin
+            self.changed()
+
     def queues_of(self, address: str) -> Iterator[Queue]:
         """All queues a message for ``address`` could go to."""
         route = self._route(address)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import until
@@ -59,6 +60,38 @@ async def test_others_get_it_at_every_node_and_a_connection_of_that_number_elsew
     await quiet(found)
     assert bodies(mine) == [b"from there"]
     assert bodies(theirs) == [b"from here"]
+
+
+async def test_of_a_subscription_that_two_nodes_have_its_own_messages_go_to_neither_queue(nodes: Make) -> None:
+    """Breaks when what the one here leaves out is sent to the one elsewhere, from which it would come back."""
+    one, two = found = await mesh(nodes, 2)
+    near, far = subscription(one, "same", "news", own=OWN), subscription(two, "same", "news")
+    await known(one, two, "same")
+    for origin, body in ((OWN, b"own"), (OWN + 1, b"of another")):
+        sends(one, body, "news", origin=origin)
+    await quiet(found)
+    assert sorted(bodies(near) + bodies(far)) == [b"of another"]
+    subscription(two, "beside", "news")
+    await known(one, two, "beside")
+    sends(one, b"own", "news")
+    await quiet(found)
+    assert sorted(bodies(near) + bodies(far)) == [b"of another"]
+
+
+@pytest.mark.parametrize("why", ["no-local", "exclusive"])
+async def test_a_queue_that_leaves_does_so_whoever_it_was_for(nodes: Make, why: str) -> None:
+    """Breaks when a mover keeps away from what a client that is gone had for itself."""
+    one, two = found = await mesh(nodes, 2)
+    own, exclusive = (OWN, False) if why == "no-local" else (0, True)
+    spec = QueueSpec("same", "news", routing_type=MULTICAST, no_local_origin=own, exclusive=exclusive)
+    here = one.post.create_queue(spec)
+    sends(one, b"1", "news", origin=0)
+    there = subscription(two, "same", "news")
+    await known(one, two, "same")
+    one.cluster.leave(here)
+    await until(lambda: bodies(there) == [b"1"])
+    await quiet(found)
+    assert not bodies(here)
 
 
 async def test_a_divert_does_not_bring_it_back(nodes: Make) -> None:

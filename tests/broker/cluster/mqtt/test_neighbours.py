@@ -19,7 +19,7 @@ from pollux.engine.peer import Peer
 from pollux.protocols import mqtt
 from pollux.protocols.services import Services
 from pollux.wire.mqtt import properties as p
-from pollux.wire.mqtt.packets import V5, Ack, Disconnect
+from pollux.wire.mqtt.packets import V5, Ack, Disconnect, Filter
 from pollux.wire.mqtt.reasons import ReasonCode
 
 if TYPE_CHECKING:
@@ -128,6 +128,26 @@ async def test_a_client_finds_its_session_and_its_messages_at_another_node(nodes
     assert await bodies(again, 1) == [b"later"]
     await again.silent()
     assert two.queues() == {"c.t.*", "c.u"}
+
+
+async def test_a_session_moves_with_what_it_holds_where_a_subscription_does_not_want_its_own(nodes: Make) -> None:
+    """Breaks when queues of subscriptions with No Local are left behind, or what is moved back is not its own."""
+    one, two = await mesh(nodes)
+    first = one.client()
+    await first.connect("c", clean=False, expiry=1000)
+    await first.subscribe(Filter("t", 1, no_local=True))
+    await first.leave()
+    sender = one.client()
+    await sender.connect("sender")
+    await sender.publish("t", b"waits")
+    again = two.client()
+    assert (await again.connect("c", clean=False, expiry=1000)).session_present
+    assert await bodies(again, 1) == [b"waits"]
+    await until(lambda: one.queues() == set())
+    await again.publish("t", b"own")
+    await sender.publish("t", b"of another")
+    assert await bodies(again, 1) == [b"of another"]
+    await again.silent()
 
 
 async def meeting(make: Make) -> list[Served]:

@@ -35,13 +35,14 @@ _CREDIT, _ON_THE_WAY = 200, 10_000
 _REMEMBERED = 100_000
 
 
-def kept(queue: Queue) -> str:
+def kept(queue: Queue, *, leaving: bool = False) -> str:
     """Return why nothing is moved from a queue; empty: it may be.
 
-    Another consumer would be the only one of some queues, or the one that others wait for.
+    Another consumer would be the only one of some queues, or the one that others wait for. Of a queue that is
+    ``leaving`` nobody takes anything here.
     """
     attributes = queue.attributes
-    if attributes.exclusive:
+    if attributes.exclusive and not leaving:
         return "it is exclusive"
     if attributes.non_destructive:
         return "it is non-destructive"
@@ -49,8 +50,6 @@ def kept(queue: Queue) -> str:
         return "it is purged when nobody takes from it (purge-on-no-consumers)"
     if attributes.consumers_before_dispatch > 1:
         return "it waits for more consumers (consumers-before-dispatch)"
-    if queue.no_local_origin:
-        return "it does not take its own connection's messages (no-local)"
     return ""
 
 
@@ -129,7 +128,7 @@ class Mover(Taker):
         inputs = (here, [one._replace(free=0) for one in elsewhere], due)
         if self._attached and (held or inputs != self._inputs):
             self._detach()  # it looks again at what it passed over
-        if due and not self._attached and not kept(queue):
+        if due and not self._attached and not kept(queue, leaving=self._leaving):
             self._attach(now)
         if self._attached and self._arrived:  # else nobody waits until what came from another node may be moved on
             over = next(iter(self._arrived.values())) + HOLD

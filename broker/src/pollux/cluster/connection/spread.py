@@ -275,6 +275,8 @@ class Spreading:
         if len(groups) != 1 or len(groups[0][2]) != 1:
             return None
         group, here, ((key, path),) = groups[0]
+        if any(queue.no_local_origin for queue in here):  # whose a message is has to be looked at
+            return None
         return _Only(group, here, key, path, self.outlets[path.peer], (key[1],), (self._node,))
 
     def _groups(
@@ -319,7 +321,12 @@ class Spreading:
     def _choose(
         self, message: Message, group: tuple[str, str], here: list[Queue], others: list[tuple[Key, Path]]
     ) -> Queue | _Far | None:
-        """Return a queue of this node, or which one of another node's, gets the message; None: no one."""
+        """Return a queue of this node, or which one of another node's, gets the message; None: no one.
+
+        A subscription that does not take a message of its own connection's (no-local) gets it nowhere else, either.
+        """
+        if group[1] and message.origin and any(queue.no_local_origin == message.origin for queue in here):
+            return None
         if len(others) == 1 and message.group is None and self._only_there(here, others[0][1]):
             self._turns[group] = len(here) + 1
             return self._to(*others[0])

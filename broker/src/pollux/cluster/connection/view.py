@@ -120,6 +120,7 @@ def why(cluster: Cluster, name: str) -> list[str]:
         )
         for key, path in cluster.table.group(group).items()
     ]
+    leaving = queue.name in cluster.moving.leaves.names
     facts_of_queue = reasons.Queue(
         queue.name,
         queue.address,
@@ -127,9 +128,9 @@ def why(cluster: Cluster, name: str) -> list[str]:
         sum(one.selector is None for one in here),
         sum(one.selector is not None for one in here),
         queue.paused,
-        post.space.settings(queue.address).redistribution_delay,
+        0 if leaving else post.space.settings(queue.address).redistribution_delay,
         queue.address in cluster.prefixes,
-        kept(queue),
+        kept(queue, leaving=leaving),
         others,
     )
     return list(reasons.of_queue(facts_of_queue, cluster.settings.balancing))

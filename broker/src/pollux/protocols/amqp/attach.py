@@ -302,7 +302,7 @@ def _named_subscription(session: AmqpSession, link: str, plan: Creation, source:
     if queue is None:
         queue = post.create_queue(spec)
     elif not source.shared:
-        _exclude_own(session, queue, no_local=source.no_local)
+        session.post.space.exclude_own(queue, session.origin if source.no_local else 0)
     return queue, Subscription(delete_when_unused=volatile, delete_when_closed=not volatile)
 
 
@@ -312,14 +312,6 @@ def _require_subscription(session: AmqpSession, queue: Queue, source: Source) ->
         raise InvalidRequestError(f"{queue.name!r} is a queue of address {queue.address!r}, not a subscription")
     if not (source.shared and source.is_global):
         require_owner(session.services.security, session.proven(), queue)
-
-
-def _exclude_own(session: AmqpSession, queue: Queue, *, no_local: bool) -> None:
-    """Set whose messages a subscription does not take: those of the connection it is attached from now."""
-    own = session.origin if no_local else 0
-    if queue.no_local_origin != own:
-        queue.no_local_origin = own
-        session.post.space.changed()
 
 
 def _existing_subscription(session: AmqpSession, link: str, source: Source) -> tuple[Queue, Subscription, str]:
@@ -336,7 +328,7 @@ def _existing_subscription(session: AmqpSession, link: str, source: Source) -> t
                 require_owner(session.services.security, session.proven(), queue)
             if queue.max_consumers == 1:
                 session.containers.steal(session, name)
-                _exclude_own(session, queue, no_local=bool(queue.no_local_origin))
+                session.post.space.exclude_own(queue, session.origin if queue.no_local_origin else 0)
             return queue, Subscription(delete_when_closed=True), queue.address
     found = session.post.named.find(names[0])
     if found is not None:

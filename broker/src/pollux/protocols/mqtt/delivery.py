@@ -482,10 +482,7 @@ class Delivery:
         subscription.delivery = self
         subscription.origin = self._mqtt_sessions.subscriptions.origin_of(self._state)
         subscription.rights = self._mqtt_sessions.subscriptions.rights_of(self._state, subscription)
-        own = subscription.origin if subscription.exclude_own else 0
-        if subscription.queue.no_local_origin != own:
-            subscription.queue.no_local_origin = own
-            self._post.space.changed()
+        self._post.space.exclude_own(subscription.queue, subscription.origin if subscription.exclude_own else 0)
         if not subscription.attached:
             subscription.attached = True
             self._post.attach(subscription.queue, subscription)
