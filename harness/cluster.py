@@ -11,6 +11,7 @@ from harness.failover import PRIMARY, SMALL_JOURNAL, Group, Member, wait_until
 from harness.ports import free_port
 
 if TYPE_CHECKING:
+    from collections.abc import Container
     from pathlib import Path
 
 PASSWORD = "castor and pollux"
@@ -25,17 +26,27 @@ SETTINGS = (
 )
 
 
-def elements(ports: list[int], number: int, *, more: str = "", user: str = "nodes") -> str:
-    """Return the elements by which the broker at ``ports[number]`` is in the cluster of all of them."""
+def elements(
+    ports: list[int], number: int, *, more: str = "", user: str = "nodes", reaches: Container[int] | None = None
+) -> str:
+    """Return the elements by which the broker at ``ports[number]`` is in the cluster of all of them.
+
+    ``reaches``: it connects to these alone.
+    """
     connectors = "".join(
         f'<connector name="n{each}">tcp://127.0.0.1:{port}</connector>' for each, port in enumerate(ports)
     )
-    others = "".join(f"<connector-ref>n{each}</connector-ref>" for each in range(len(ports)) if each != number)
+    others = "".join(
+        f"<connector-ref>n{each}</connector-ref>"
+        for each in range(len(ports))
+        if each != number and (reaches is None or each in reaches)
+    )
+    alone = "" if reaches is None else " allow-direct-connections-only='true'"
     return (
         f"<connectors>{connectors}</connectors><cluster-user>{user}</cluster-user>"
         f"<cluster-password>{PASSWORD}</cluster-password><cluster-connections><cluster-connection name='c'>"
         f"<connector-ref>n{number}</connector-ref><retry-interval>50</retry-interval>{more}"
-        f"<static-connectors>{others}</static-connectors></cluster-connection></cluster-connections>"
+        f"<static-connectors{alone}>{others}</static-connectors></cluster-connection></cluster-connections>"
     )
 
 
@@ -58,6 +69,7 @@ class ClusterNode(BrokerProcess):
         connection: str = "",
         settings: str = SETTINGS,
         core: str = "",
+        reaches: Container[int] | None = None,
         **more: Any,
     ) -> None:
         """`core` has `{number}` where this node's number belongs; `more` is for the broker."""
@@ -66,7 +78,9 @@ class ClusterNode(BrokerProcess):
             directory,
             address_settings=settings,
             addresses="",
-            core=SMALL_JOURNAL + elements(ports, number, more=connection) + core.replace("{number}", str(number)),
+            core=SMALL_JOURNAL
+            + elements(ports, number, more=connection, reaches=reaches)
+            + core.replace("{number}", str(number)),
             **more,
         )
         self.configuration.write_text(
@@ -93,11 +107,15 @@ class ClusterNode(BrokerProcess):
 
 
 class Nodes:
-    """All of them, started and connected with each other."""
+    """All of them, started and connected with each other; in a ``row`` each with its neighbours."""
 
-    def __init__(self, directory: Path, count: int, **more: Any) -> None:
+    def __init__(self, directory: Path, count: int, *, row: bool = False, **more: Any) -> None:
         self.ports = [free_port() for _ in range(count)]
-        self.all = [ClusterNode(directory / f"node{one}", self.ports, one, **more) for one in range(count)]
+        self._reaches = [[at - 1, at + 1] if row else [*range(count)] for at in range(count)]
+        self.all = [
+            ClusterNode(directory / f"node{at}", self.ports, at, reaches=reaches if row else None, **more)
+            for at, reaches in enumerate(self._reaches)
+        ]
 
     def __enter__(self) -> Self:
         for node in self.all:
@@ -108,9 +126,10 @@ class Nodes:
         return self
 
     def wait_until_linked(self) -> None:
-        """Wait until every node reaches every other one."""
-        others = len(self.all) - 1
-        wait_until(lambda: all(node.links() == others for node in self.all), "every node reaches all others")
+        """Wait until every node reaches those that it is to."""
+        count = len(self.all)
+        others = [sum(one != at and 0 <= one < count for one in each) for at, each in enumerate(self._reaches)]
+        wait_until(lambda: [node.links() for node in self.all] == others, "every node reaches its others")
 
     def __exit__(self, *_: object) -> None:
         for node in self.all:

@@ -8,7 +8,7 @@ import pytest
 from proton import Message, Terminus
 from proton.reactor import DurableSubscription, ReceiverOption
 
-from harness import amqp, stomp
+from harness import amqp, mqtt, stomp
 from harness.cluster import SETTINGS, ClusterNode, Nodes
 from harness.failover import wait_until
 
@@ -92,3 +92,29 @@ def test_a_stomp_client_goes_on_at_another_node_and_ends_its_subscription_at_the
         with stomp.connect(one, headers=reader) as client, client.receipt() as receipt:
             client.raw.unsubscribe("none", headers={**named, "receipt": receipt})
         wait_until(lambda: holders(nodes, "reader.news") == [], "it is ended at both")
+
+
+def test_clients_go_on_at_a_node_that_is_reached_by_way_of_another_which_is_killed(tmp_path: Path) -> None:
+    """One of MQTT and one of AMQP: what they left comes by the node between, after that is there again."""
+    session: Any = {"clean_start": False, "properties": mqtt.connect_properties(SessionExpiryInterval=3600)}
+    with Nodes(tmp_path, 3, settings=STAYS, row=True, connection="<max-hops>2</max-hops>") as nodes:
+        one, two, three = nodes.all
+        with amqp.connect(one, container_id="reader") as client:
+            client.create_receiver(TOPIC, name="news", options=DurableSubscription()).link.detach()
+        with mqtt.connect(one, "wanderer", connecting=session) as client:
+            client.subscribe(TOPIC.replace(".", "/"), qos=1)
+        wait_until(lambda: len(three.cluster["routes"]) == 2, "both are known at the other end")
+        publish(three, FIRST)
+        wait_until(lambda: [*one.messages().values()] == [50, 50], "they wait at the first")
+        two.kill()
+        two.start()
+        nodes.wait_until_linked()
+        wait_until(lambda: all(route["connected"] for route in three.cluster["routes"]), "the way is there again")
+        with amqp.connect(three, container_id="reader") as client:
+            receiver = client.create_receiver(TOPIC, name="news", options=DurableSubscription())
+            assert sorted(numbers(receiver, len(FIRST))) == list(range(50))
+        with mqtt.connect(three, "wanderer", connecting=session) as client:
+            assert client.connack[0].session_present
+            assert sorted(int(client.message().payload) for _ in FIRST) == list(range(50))
+            publish(one, SECOND)
+            assert sorted(int(client.message().payload) for _ in SECOND) == list(range(50, 100))

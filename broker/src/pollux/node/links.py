@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pollux.cluster.bridges.service import Bridges
     from pollux.cluster.connection.connections import Connections
     from pollux.cluster.connection.preparing import Preparation
-    from pollux.cluster.connection.subscriptions import EverySubscription, Subscriptions
-    from pollux.cluster.link import Conversation, CoreHub
+    from pollux.cluster.connection.subscriptions import EverySubscription
+    from pollux.cluster.link import CoreHub
     from pollux.cluster.mqtt.service import MqttNeighbours
     from pollux.cluster.replicas.service import Replicas
     from pollux.cluster.routers.service import Routers
@@ -101,18 +101,10 @@ class Links:
             from pollux.cluster.mqtt.service import MqttNeighbours
 
             self.neighbours = MqttNeighbours(EveryConnection(self.cluster.all), sessions)
-        for cluster, subscriptions in zip(self.cluster.all, self.subscriptions.all, strict=True):
-            cluster.reached = partial(self._reached, cluster.settings.name, subscriptions)
-            if self.neighbours is not None:
+            for cluster in self.cluster.all:
+                cluster.reached = partial(self.neighbours.reached, cluster.settings.name)
                 cluster.tried = self.neighbours.changed
-        if self.neighbours is not None:
             self.neighbours.start()
-
-    def _reached(self, name: str, subscriptions: Subscriptions, node: bytes, conversation: Conversation) -> None:
-        """Tell of a node that is reached by the cluster connection ``name`` from now on."""
-        subscriptions.reached(node)
-        if self.neighbours is not None:
-            self.neighbours.reached(name, node, conversation)
 
     async def _connections(
         self, configuration: Configuration, node: bytes, post: PostOffice, preparation: Preparation

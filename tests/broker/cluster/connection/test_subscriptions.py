@@ -40,10 +40,7 @@ async def clustered(nodes: Make, size: int = 2, balancing: str = "ON_DEMAND", de
 
 
 def join(node: Node) -> None:
-    clusters = node.connections.all
-    node.post.named = every = EverySubscription(clusters)
-    for cluster, own in zip(clusters, every.all, strict=True):
-        cluster.reached = lambda one, _conversation, own=own: own.reached(one)  # type: ignore[misc]
+    node.post.named = EverySubscription(node.connections.all)
 
 
 def subscribe(node: Node, user: str | None = "alice", name: str = NAME, address: str = "news") -> Receiver:
@@ -195,8 +192,7 @@ async def test_one_that_is_ended_at_a_node_is_ended_at_all(nodes: Make) -> None:
     assert two.post.named.find("another") is None
 
 
-@pytest.mark.parametrize("what", ["used", "over"])
-async def test_another_users_subscription_and_a_queue_that_is_none_are_left_alone(nodes: Make, what: str) -> None:
+async def test_another_users_subscription_and_a_queue_that_is_none_are_not_ended(nodes: Make) -> None:
     one, two = found = await clustered(nodes)
     leave(one, subscribe(one))
     one.post.create_queue(QueueSpec("volatile", "news", routing_type=RoutingType.MULTICAST, durable=False))
@@ -206,15 +202,30 @@ async def test_another_users_subscription_and_a_queue_that_is_none_are_left_alon
     assert link is not None
     refusals = {}
     for name in (NAME, "volatile", "queue", "nobody's"):
-        told = msgspec.msgpack.encode((name, "news", "mallory"))
-        refusals[name] = await link.ask(f"subscription-{what}", told)
+        refusals[name] = await link.ask("subscription-over", msgspec.msgpack.encode((name, "news", "mallory")))
     assert refusals == {NAME: "another user has it", "volatile": "", "queue": "", "nobody's": ""}
-    assert "cannot be read" in await link.ask(f"subscription-{what}", b"\xc1")
+    assert "cannot be read" in await link.ask("subscription-over", b"\xc1")
     await quiet(found)
-    assert not list(one.cluster.leaving())
     assert count(one, NAME) == 1
     assert one.post.space.queue("volatile") is not None
     assert one.post.space.queue("queue") is not None
+
+
+async def test_another_users_subscription_and_a_queue_that_is_none_do_not_leave(nodes: Make) -> None:
+    """Breaks when who takes from a queue elsewhere of any name has what is here of that name."""
+    one, two = found = await clustered(nodes)
+    for name, user in ((NAME, "alice"), ("no subscription", None)):
+        leave(one, subscribe(one, user, name), name)
+    one.post.create_queue(QueueSpec("volatile", "news", routing_type=RoutingType.MULTICAST, durable=False))
+    one.post.create_queue(QueueSpec("queue", "news", routing_type=RoutingType.ANYCAST))
+    for name in (NAME, "volatile", "queue"):
+        subscribe(two, "mallory", name)
+    two.post.create_queue(QueueSpec("no subscription", "news", routing_type=RoutingType.MULTICAST))
+    take(two, "no subscription")
+    subscribe(two, "alice", "last")
+    await until(lambda: wanted(one, two, "last"))
+    await quiet(found)
+    assert not list(one.cluster.leaving())
 
 
 async def test_one_that_somebody_takes_from_stays_also_when_it_is_ended_elsewhere(nodes: Make) -> None:
@@ -222,10 +233,61 @@ async def test_one_that_somebody_takes_from_stays_also_when_it_is_ended_elsewher
     receiver = subscribe(one)
     link = two.cluster.reached_by(one.id)
     assert link is not None
-    for what in ("used", "over"):
-        assert not await link.ask(f"subscription-{what}", msgspec.msgpack.encode((NAME, "news", "alice")))
+    assert not await link.ask("subscription-over", msgspec.msgpack.encode((NAME, "news", "alice")))
     await until(lambda: wanted(two, one, NAME))
     await publish(two, b"1")
+    await receiver.wait(1)
+
+
+async def chained(nodes: Make, size: int, ring: bool = False) -> list[Node]:
+    """Nodes that reach their neighbours alone, and know of the others by these."""
+    found = await nodes(size, max_hops=size - 1)
+    for node in found:
+        node.office.settings("#", redistribution_delay=-1)
+        await node.reopen()
+        join(node)
+    for at, node in enumerate(found if ring else found[:-1]):
+        other = found[(at + 1) % size]
+        for link in (node.reach(other), other.reach(node)):
+            await until(lambda link=link: link.connected)  # type: ignore[misc]
+    return found
+
+
+@pytest.mark.parametrize("ring", [False, True])
+async def test_a_client_finds_its_messages_at_a_node_that_is_reached_by_way_of_others(nodes: Make, ring: bool) -> None:
+    """Breaks when a home is told of to neighbours alone."""
+    found = await chained(nodes, 4, ring)
+    home, away = found[0], found[2 if ring else 3]
+    leave(home, subscribe(home))
+    await publish(home, b"1", b"2")
+    await until(lambda: away.post.named.find(NAME) is not None)
+    receiver = subscribe(away)
+    await receiver.wait(2)
+    await until(lambda: not distance(found[1], home, NAME))
+    for node in found:
+        await publish(node, b"at %d" % node.number)
+    await receiver.wait(6)
+    await quiet(found)
+    assert len(receiver.got) == 6
+    leave(away, receiver)
+    away.post.delete_queue(NAME)
+    away.post.named.over(NAME, "news", "alice")
+    await until(lambda: home.post.space.queue(NAME) is None)
+
+
+async def test_a_home_is_told_of_when_a_link_on_the_way_is_there_again(nodes: Make) -> None:
+    one, two, three = await chained(nodes, 3)
+    leave(one, subscribe(one))
+    await publish(one, b"1")
+    await until(lambda: distance(three, one, NAME))
+    for node, other in ((one, two), (two, one)):
+        node.connector_to(other).allowed.clear()
+        node.connector_to(other).links[-1].cut()
+    receiver = subscribe(three)
+    await until(lambda: wanted(two, three, NAME))
+    assert not list(one.cluster.leaving())
+    for node, other in ((one, two), (two, one)):
+        node.connector_to(other).allowed.set()
     await receiver.wait(1)
 
 

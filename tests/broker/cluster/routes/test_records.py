@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +35,18 @@ def test_only_what_changed_is_told() -> None:
     assert listener.hear(telling) == {(NODE, "a"), (NODE, "b")}
     assert set(listener.records) == {(NODE, "a")}
     assert not listener.missed
+
+
+def test_a_peer_of_0_1_0_agrees_about_what_it_was_told() -> None:
+    """Breaks when what it does not know of a record is in the digest: everything would be told to it anew, for ever."""
+    home = replace(record(version=2), home=True, user="ann")
+    teller, plain = Teller(), Teller()
+    old = msgspec.msgpack.decode(msgspec.msgpack.encode(home))[:13]
+    known_there = msgspec.convert(old, QueueRecord)
+    assert not known_there.home
+    assert teller.all([home]).digest == plain.all([known_there]).digest
+    telling = teller.changes(by_key(replace(home, version=3, home=False, user=None)), [home.key])
+    assert telling is not None, "another version is told"
 
 
 def test_a_missing_telling_is_noticed_and_nothing_counts_until_all_was_told_again() -> None:

@@ -67,6 +67,8 @@ class LocalQueues:
         self.withdrawn = False
         #: Names of queues that leave: nobody is told of them.
         self.leaving: Container[str] = ()
+        #: Names of the durable subscriptions that their clients take from here.
+        self.homes: Container[str] = ()
 
     def review(self, queue: Queue) -> bool:
         """Look at a queue; return whether its record is another one now."""
@@ -107,6 +109,7 @@ class LocalQueues:
                 everything += 1
             else:
                 filtered[consumer.selector.text] += 1
+        home = queue.name in self.homes and bool(everything or filtered)
         return QueueRecord(
             self._node,
             queue.name,
@@ -119,6 +122,8 @@ class LocalQueues:
             tuple(sorted(filtered.items())),
             _coarse(credit),
             _coarse(queue.waiting + queue.cold),
+            home=home,
+            user=queue.user if home else None,
         )
 
 

@@ -143,6 +143,8 @@ class Cluster:
         self.reached: Callable[[bytes, Conversation], None] = _unheard
         #: Told when a node was reached for the first time, or could not be.
         self.tried: Callable[[], None] = _nothing
+        #: Told of the queues elsewhere of which something else is known now.
+        self.learned: Callable[[set[Key]], None] = _nothing_new
         #: Told when nothing is known any more of a node that does not come back.
         self.unlearned: Callable[[], None] = _nothing
         self._dirty: set[Queue] = set()
@@ -460,6 +462,7 @@ class Cluster:
         if not changed:
             return
         self.spreading.learned()
+        self.learned(changed)
         if any(self.table.path(key) is None for key in changed):
             self.post.address_manager.forget_sendable()
         for link in list(self.incoming.values()):
@@ -490,6 +493,10 @@ class Cluster:
 
 def _nothing() -> None:
     """Nobody is told."""
+
+
+def _nothing_new(_changed: set[Key]) -> None:
+    """Nobody is told of queues elsewhere."""
 
 
 def _unheard(_node: bytes, _conversation: Conversation) -> None:

@@ -12,11 +12,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux.cluster.link import Idle
-from pollux.cluster.mqtt.words import Entry, Given, Heard, Retained, Sync, Take, Taken, Word, Words, encode
+from pollux.cluster.mqtt.words import Entry, Given, Heard, Reached, Retained, Sync, Take, Taken, Word, Words, encode
 from pollux.wire.core.frames import CoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from pollux.cluster.link import Conversation
+    from pollux.cluster.mqtt.words import Passed
 
 logger = logging.getLogger("pollux.cluster")
 
@@ -34,7 +37,7 @@ class Node(Protocol):
     def waiting(self, node: bytes) -> int:
         """Return how many messages wait for a node."""
 
-    def merge(self, entries: tuple[Entry, ...]) -> None:
+    def merge(self, entries: tuple[Entry, ...], of: Asking) -> None:
         """Take what another node retains."""
 
     def entry(self, topic: str) -> Entry | None:
@@ -46,11 +49,17 @@ class Node(Protocol):
     def joined(self, asking: Asking) -> None:
         """Ask a node that can be asked from now on for the clients that are here."""
 
-    async def give(self, asked: Take) -> Given:
-        """Let go of a client."""
+    async def give(self, asked: Take, by: Answering) -> Given:
+        """Let go of a client, here and beyond."""
 
-    def given(self, client_id: str) -> None:
-        """Give up a client's session."""
+    def given(self, client_id: str, to: Answering) -> None:
+        """Give up a client's session, here and beyond."""
+
+    async def synced(self, passed: Passed, by: Asking) -> int:
+        """Return what :class:`Heard` says, when those beyond have said it."""
+
+    def reached_beyond(self, told: Reached, by: Asking) -> None:
+        """Ask for the clients that are here: there is somebody new to be asked by way of another node."""
 
 
 class _End(Idle):
@@ -59,6 +68,7 @@ class _End(Idle):
     def __init__(self, conversation: Conversation, channel: int) -> None:
         self.channel = channel
         self.ended = False
+        self._tasks: set[asyncio.Task[None]] = set()
         self._conversation = conversation
         self._words = Words()
         self._out: deque[bytes] = deque()
@@ -92,6 +102,11 @@ class _End(Idle):
     def _heard(self, word: Word) -> None:
         raise NotImplementedError
 
+    def _begin(self, doing: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     def closed(self, code: str, text: str) -> None:
         """Note that the channel is gone."""
         del code, text
@@ -101,20 +116,29 @@ class _End(Idle):
 class Asking(_End):
     """The end of who opened the connection. ``heard``: life and number of the other one's changes heard last.
 
-    ``connection``: the name of the cluster connection by which this is.
+    ``connection``: the name of the cluster connection by which this is; ``hops``: how far that goes.
     """
 
     def __init__(
-        self, node: Node, peer: bytes, conversation: Conversation, heard: tuple[bytes, int], connection: str
+        self,
+        node: Node,
+        peer: bytes,
+        conversation: Conversation,
+        *,
+        heard: tuple[bytes, int],
+        connection: str,
+        hops: int,
     ) -> None:
-        self.peer = peer
+        self.peer, self.connection = peer, connection
         self.life, self.number = heard
         self.accepted_now = False
         self._node = node
         self._asked = 0
         self._answers: dict[int, asyncio.Future[Given | None]] = {}
         super().__init__(conversation, 0)
-        self.channel = conversation.open(self, PURPOSE, life=self.life, number=self.number, connection=connection)
+        self.channel = conversation.open(
+            self, PURPOSE, life=self.life, number=self.number, connection=connection, hops=hops
+        )
 
     def accepted(self, content: dict[str, Any]) -> None:
         """Begin: changes are counted within a life of the other node."""
@@ -128,7 +152,9 @@ class Asking(_End):
         self._conversation.grant(self.channel, _WINDOW)
         self.credited()
 
-    def take(self, client_id: str, user: str | None, *, clean: bool, came: int = 0) -> asyncio.Future[Given | None]:
+    def take(
+        self, client_id: str, user: str | None, passed: Passed, *, clean: bool, came: int = 0
+    ) -> asyncio.Future[Given | None]:
         """Ask for a client; None: it cannot be asked any more. ``came``: when it came here, ms; 0: now."""
         self._asked += 1
         answer: asyncio.Future[Given | None] = asyncio.get_running_loop().create_future()
@@ -136,7 +162,7 @@ class Asking(_End):
             answer.set_result(None)
         else:
             self._answers[self._asked] = answer
-            self._say(Take(self._asked, client_id, user, clean, came))
+            self._say(Take(self._asked, client_id, user, clean, came, passed))
         return answer
 
     def taken(self, client_id: str) -> None:
@@ -146,16 +172,29 @@ class Asking(_End):
 
     def _heard(self, word: Word) -> None:
         if isinstance(word, Sync):
-            self._say(Heard(word.number, self._node.waiting(self.peer)))
+            self._sync(word)
         elif isinstance(word, Given):
             answer = self._answers.pop(word.number, None)
             if answer is not None and not answer.done():
                 answer.set_result(word)
         elif isinstance(word, Retained):
-            self._node.merge(word.entries)
+            self._node.merge(word.entries, self)
             self.number = word.number or self.number
+        elif isinstance(word, Reached):
+            self._node.reached_beyond(word, self)
         else:
             raise CoreError("protocol", f"{type(word).__name__} from the side that answers")
+
+    def _sync(self, word: Sync) -> None:
+        if word.passed.hops <= 1:
+            self._say(Heard(word.number, self._node.waiting(self.peer)))
+        else:
+            self._begin(self._sync_beyond(word))
+
+    async def _sync_beyond(self, word: Sync) -> None:
+        waiting = await self._node.synced(word.passed, self)
+        if not self.ended:
+            self._say(Heard(word.number, waiting))
 
     def closed(self, code: str, text: str) -> None:
         """Answer nothing any more."""
@@ -168,10 +207,16 @@ class Asking(_End):
 
 
 class Answering(_End):
-    """The end of who took the connection. ``topics``: those that have changed since the other end heard last."""
+    """The end of who took the connection, ``peer``.
 
-    def __init__(self, node: Node, conversation: Conversation, channel: int) -> None:
+    ``connection``: the name of the cluster connection by which it asks; ``hops``: how far that goes.
+    """
+
+    def __init__(
+        self, node: Node, conversation: Conversation, channel: int, *, peer: bytes, connection: str, hops: int
+    ) -> None:
         super().__init__(conversation, channel)
+        self.peer, self.connection, self.hops = peer, connection, hops
         self._node = node
         self._number = 0
         self._reached = 0
@@ -179,10 +224,9 @@ class Answering(_End):
         self._unsaid = False
         self._asked = 0
         self._waiting: dict[int, asyncio.Future[int]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, life: bytes, topics: dict[str, None], number: int) -> None:
-        """Accept it; ``number``: where the changes are now."""
+        """Accept it. ``topics``: what has changed since the other end heard last; ``number``: where changes are now."""
         self._topics, self._reached, self._unsaid = topics, number, True
         self._conversation.accept(self.channel, life=life)
         self._conversation.grant(self.channel, _WINDOW)
@@ -209,7 +253,7 @@ class Answering(_End):
         self._out.extend(encode(Retained(number, tuple(entries)), self._conversation.room()))
         return True
 
-    def sync(self) -> asyncio.Future[int]:
+    def sync(self, passed: Passed) -> asyncio.Future[int]:
         """Ask whether everything said so far was handled; how many messages wait for this node there; -1: unknown."""
         self._asked += 1
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -217,8 +261,13 @@ class Answering(_End):
             answer.set_result(-1)
         else:
             self._waiting[self._asked] = answer
-            self._say(Sync(self._asked))
+            self._say(Sync(self._asked, passed))
         return answer
+
+    def reached(self, told: Reached) -> None:
+        """Say that a node can be asked by way of this one."""
+        if not self.ended:
+            self._say(told)
 
     def _heard(self, word: Word) -> None:
         if isinstance(word, Heard):
@@ -226,17 +275,15 @@ class Answering(_End):
             if answer is not None and not answer.done():
                 answer.set_result(word.waiting)
         elif isinstance(word, Take):
-            task = asyncio.get_running_loop().create_task(self._give(word))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(self._give(word))
         elif isinstance(word, Taken):
-            self._node.given(word.client_id)
+            self._node.given(word.client_id, self)
         else:
             raise CoreError("protocol", f"{type(word).__name__} from the side that asks")
 
     async def _give(self, asked: Take) -> None:
         try:
-            given = await self._node.give(asked)
+            given = await self._node.give(asked, self)
         except Exception:
             logger.exception("the session of MQTT client %r could not be given to another node", asked.client_id)
             given = Given(asked.number, None)

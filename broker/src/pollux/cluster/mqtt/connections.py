@@ -38,6 +38,10 @@ class EveryConnection:
         """Whether every node that is known of is reached, and reaches this one."""
         return all(cluster.complete() for cluster in self._clusters)
 
+    def hops(self, connection: str) -> int:
+        """Return how far a cluster connection goes (max-hops)."""
+        return next((one.settings.hops for one in self._clusters if one.settings.name == connection), 1)
+
     def elsewhere(self, queue: Queue) -> bool:
         """Whether a node that is reached has a queue of the same group."""
         return any(cluster.elsewhere(queue) for cluster in self._clusters)

@@ -13,9 +13,10 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pollux.cluster.mqtt.beyond import Beyond, answers, latest
 from pollux.cluster.mqtt.channels import PURPOSE, Answering, Asking
 from pollux.cluster.mqtt.retained import KIND, Version, Versions
-from pollux.cluster.mqtt.words import Entry, Given, Take
+from pollux.cluster.mqtt.words import Entry, Given
 from pollux.errors import LimitError, NotPermittedError
 from pollux.logs import event
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pollux.cluster.link import Conversation, CoreHub, Handler
+    from pollux.cluster.mqtt.words import Passed, Reached, Take
     from pollux.engine.post_office import PostOffice
     from pollux.protocols.mqtt.neighbours import MovingSession
     from pollux.protocols.mqtt.sessions import MqttSessions
@@ -73,6 +75,9 @@ class Cluster(Protocol):
     def leaving(self) -> Iterable[Queue]:
         """Return the queues that leave."""
 
+    def hops(self, connection: str) -> int:
+        """Return how far a cluster connection goes (max-hops)."""
+
 
 class MqttNeighbours:
     """The other nodes. All methods are called in the loop's thread."""
@@ -83,6 +88,7 @@ class MqttNeighbours:
         #: By the cluster connection's name and the node: one may be reached by several.
         self._asking: dict[tuple[str, bytes], Asking] = {}
         self._answering: dict[tuple[str, bytes], Answering] = {}
+        self._beyond = Beyond(cluster, self._reached, self._listening)
         #: By the same: life and number of its changes heard last.
         self._heard: dict[tuple[str, bytes], tuple[bytes, int]] = {}
         self._life = os.urandom(8)
@@ -129,7 +135,10 @@ class MqttNeighbours:
         before = self._asking.get(key)
         if before is not None:
             self._heard[key] = before.life, before.number
-        self._asking[key] = Asking(self, node, conversation, self._heard.get(key, (b"", 0)), name)
+        heard = self._heard.get(key, (b"", 0))
+        self._asking[key] = Asking(
+            self, node, conversation, heard=heard, connection=name, hops=self._cluster.hops(name)
+        )
 
     def _open(self, conversation: Conversation, channel: int, content: dict[str, Any]) -> Handler | None:
         peer = conversation.peer
@@ -137,8 +146,10 @@ class MqttNeighbours:
             conversation.refuse(channel, "a node of a cluster says its id")
             return None
         self._answering = {key: one for key, one in self._answering.items() if not one.ended}
-        end = Answering(self, conversation, channel)
-        key = str(content.get("connection") or ""), peer.node_id
+        connection, hops = str(content.get("connection") or ""), content.get("hops")
+        hops = hops if isinstance(hops, int) else 1
+        end = Answering(self, conversation, channel, peer=peer.node_id, connection=connection, hops=hops)
+        key = connection, peer.node_id
         before = self._answering.get(key)
         if before is not None:
             before.closed("replaced", "another connection of this node takes its place")
@@ -153,33 +164,25 @@ class MqttNeighbours:
     def _reached(self) -> list[Asking]:
         return [one for one in self._asking.values() if one.accepted_now and not one.ended]
 
+    def _listening(self) -> list[Answering]:
+        return [one for one in self._answering.values() if not one.ended]
+
     # -- pollux.protocols.mqtt.neighbours.Neighbours
 
     async def take(self, client_id: str, user: str | None, *, clean: bool) -> MovingSession | None:
         """Take a client's place at all nodes that are reached; return its latest session."""
         await self._all_tried()
-        asked = {one.take(client_id, user, clean=clean): one for one in self._reached()}
-        if not asked:
-            return None
-        done, late = await asyncio.wait(asked, timeout=_TAKE)
+        passed, hops = self._beyond.begin(_TAKE), self._cluster.hops
+        asked = {one.take(client_id, user, passed(hops(one.connection)), clean=clean): one for one in self._reached()}
+        session, givers, late = await answers(asked, _TAKE)
         for one in late:
-            peer = asked[one].peer.hex()
+            peer = one.peer.hex()
             event(
                 logger, logging.WARNING, "a node did not say whether it has a session", node=peer, client_id=client_id
             )
-        found: list[MovingSession] = []
-        givers = []
-        for future in done:
-            given = future.result()
-            if given is not None and given.refused:
-                raise NotPermittedError(given.refused)
-            if given is not None and given.session is not None:
-                found.append(given.session)
-                givers.append(asked[future])
         if givers:
             self._givers[client_id] = givers
-        # One that is connected has no time yet: it is the latest.
-        return max(found, key=lambda one: one.since or 1 << 63, default=None)
+        return session
 
     async def _all_tried(self) -> None:
         """Wait after the start until every node can be asked, or cannot be reached."""
@@ -197,7 +200,16 @@ class MqttNeighbours:
         self._changed.set()
 
     def joined(self, asking: Asking) -> None:
-        """Ask a node that is reached again for the clients that have come here meanwhile."""
+        """Ask a node that is reached again for the clients that have come here meanwhile, and have others do so."""
+        self._ask_again(asking)
+        self._beyond.reached(asking)
+
+    def reached_beyond(self, told: Reached, by: Asking) -> None:
+        """Ask for the clients that are here: there is somebody new to be asked by way of another node."""
+        if self._beyond.told(told, by):
+            self._ask_again(by)
+
+    def _ask_again(self, asking: Asking) -> None:
         task = asyncio.get_running_loop().create_task(self._reclaim(asking))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -205,9 +217,16 @@ class MqttNeighbours:
     async def _reclaim(self, asking: Asking) -> None:
         """Take what a node has of clients that are connected here and came later: some at a time."""
         here = [state for state in self._sessions.sessions.values() if state.connection is not None]
+        hops = self._cluster.hops(asking.connection)
         for start in range(0, len(here), _SOME):
             asked = {
-                asking.take(state.client_id, state.user, clean=not state.durable, came=state.connected_at): state
+                asking.take(
+                    state.client_id,
+                    state.user,
+                    self._beyond.begin(_TAKE)(hops),
+                    clean=not state.durable,
+                    came=state.connected_at,
+                ): state
                 for state in here[start : start + _SOME]
                 if state.connection is not None
             }
@@ -223,10 +242,15 @@ class MqttNeighbours:
 
     async def known(self) -> None:
         """Wait until the nodes that are connected know this one's queues."""
-        self._cluster.tell_now()
-        waiting = [one.sync() for one in self._answering.values() if not one.ended]
+        waiting = self._sync()
         if waiting:
             await asyncio.wait(waiting, timeout=_KNOWN)
+
+    def _sync(self) -> list[asyncio.Future[int]]:
+        """Ask who hears of this node's queues whether they have, and how many messages wait for it there."""
+        self._cluster.tell_now()
+        passed = self._beyond.begin(_KNOWN)
+        return [one.sync(passed(one.hops)) for one in self._listening()]
 
     def leaves(self, queue: Queue) -> None:
         """Have a queue sent after its session."""
@@ -246,8 +270,11 @@ class MqttNeighbours:
         """Return how many messages wait for a node."""
         return self._cluster.waiting(node)
 
-    async def give(self, asked: Take) -> Given:
-        """Let go of a client that has come to another node."""
+    async def give(self, asked: Take, by: Answering) -> Given:
+        """Let go of a client that has come to another node, here and beyond."""
+        if not self._beyond.is_new(asked.passed):
+            return Given(asked.number, None)
+        beyond = self._beyond.ask(asked, by)
         try:
             session = self._sessions.give(asked.client_id, asked.user, asked.came)
         except NotPermittedError as error:
@@ -258,11 +285,21 @@ class MqttNeighbours:
             and (ending := self._sessions.vacate(asked.client_id, clean_start=True)) is not None
         ):
             await asyncio.shield(ending)
-        return Given(asked.number, None if asked.clean else session)
+        try:
+            found = await answers(beyond, asked.passed.within)
+        except NotPermittedError as error:
+            return Given(asked.number, None, str(error))
+        self._beyond.gave(asked.client_id, by, found.givers)
+        return Given(asked.number, None if asked.clean else latest(filter(None, (session, found.session))))
 
-    def given(self, client_id: str) -> None:
-        """Give up a session that another node has."""
+    def given(self, client_id: str, to: Answering) -> None:
+        """Give up a session that another node has, here and beyond."""
         self._sessions.given(client_id)
+        self._beyond.given(client_id, to)
+
+    async def synced(self, passed: Passed, by: Asking) -> int:
+        """Return how many messages are on their way to a node, when those behind this one have heard of its queues."""
+        return await self._beyond.synced(passed, by)
 
     # -- retained messages
 
@@ -272,9 +309,8 @@ class MqttNeighbours:
         self._tell(topic)
 
     def _tell(self, topic: str) -> None:
-        for one in self._answering.values():
-            if not one.ended:
-                one.changed(topic, self._versions.number)
+        for one in self._listening():
+            one.changed(topic, self._versions.number)
 
     def entry(self, topic: str) -> Entry | None:
         """Return what is retained here, or that it was cleared."""
@@ -285,7 +321,7 @@ class MqttNeighbours:
         expiration, data = (found.expiration, found.data) if found is not None else (0, None)
         return Entry(topic, version.at, version.node, expiration, data)
 
-    def merge(self, entries: tuple[Entry, ...]) -> None:
+    def merge(self, entries: tuple[Entry, ...], of: Asking) -> None:
         """Retain what another node does, where that is newer."""
         retained, now = self._sessions.retained, self._sessions.wall_ms()
         for one in entries:
@@ -304,6 +340,7 @@ class MqttNeighbours:
                 )
                 continue
             self._versions.keep(one.topic, version, retained=kept)
+            self._beyond.tell_on(one.topic, self._versions.number, of)
 
     # -- queues that leave
 
@@ -334,8 +371,7 @@ class MqttNeighbours:
         empty = [queue for queue in self._cluster.leaving() if not post.message_count(queue)]
         if not empty or not self._cluster.complete():
             return
-        self._cluster.tell_now()
-        asked = [one.sync() for one in self._answering.values() if not one.ended]
+        asked = self._sync()
         if asked:
             await asyncio.wait(asked, timeout=_KNOWN)
         if not self._cluster.complete() or any(not one.done() or one.result() for one in asked):

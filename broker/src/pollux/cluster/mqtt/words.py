@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -15,20 +15,42 @@ if TYPE_CHECKING:
 #: Bytes of something that was cut to pieces: more is nothing that is said here.
 MAXIMUM = 256 << 20
 _PART, _LAST = b"\x00", b"\x01"
+#: Of how long somebody waits, as long waits who passes on what it asked.
+_SHARE = 0.75
 
 
 class Word(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """One thing said. The tag is the class's name."""
 
 
+class Passed(NamedTuple):
+    """How far something is passed on from node to node.
+
+    ``hops``: how many it goes at most, the one to who hears it included. ``within``: seconds for who is asked to wait
+    for those beyond. ``what``: tells it from all others, 8 bytes; empty: it goes no further.
+    """
+
+    hops: int = 1
+    within: float = 0.0
+    what: bytes = b""
+
+    def on(self) -> Passed:
+        """Return the same, one hop further: who waits longer hears of who did not answer."""
+        return Passed(self.hops - 1, self.within * _SHARE, self.what)
+
+
 class Sync(Word, frozen=True):
-    """The acceptor: say when everything before this was handled."""
+    """The acceptor: say when everything before this was handled, here and beyond."""
 
     number: int
+    passed: Passed = Passed()
 
 
 class Heard(Word, frozen=True):
-    """The initiator: everything before this Sync was handled; so many messages still wait for the acceptor."""
+    """The initiator: everything before this Sync was handled; so many messages still wait for the acceptor.
+
+    And for who is on the way to it, beyond. -1: it is not known.
+    """
 
     number: int
     waiting: int
@@ -42,6 +64,7 @@ class Take(Word, frozen=True):
     user: str | None
     clean: bool
     came: int = 0
+    passed: Passed = Passed()
 
 
 class Given(Word, frozen=True):
@@ -56,6 +79,13 @@ class Taken(Word, frozen=True):
     """The initiator: it has this client's session on its disk."""
 
     client_id: str
+
+
+class Reached(Word, frozen=True):
+    """The acceptor: a node can be asked by way of it from now on. To who said ``hops`` above 1 when it opened."""
+
+    node: bytes
+    passed: Passed
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -76,7 +106,7 @@ class Retained(Word, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Sync | Heard | Take | Given | Taken | Retained).decode
+_decode = msgspec.msgpack.Decoder(Sync | Heard | Take | Given | Taken | Reached | Retained).decode
 
 
 def encode(word: Word, room: int) -> Iterator[bytes]:

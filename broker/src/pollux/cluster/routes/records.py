@@ -11,6 +11,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, msgpack
+from msgspec.structs import astuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,7 +27,8 @@ class QueueRecord(Struct, frozen=True, array_like=True):
     included. ``filter`` is the queue's own. ``consumers``: how many take every message; ``filtered``: of the others
     how many have which filter. ``credit``: messages that these take now; ``backlog``: messages that wait. Not
     ``reachable``: a link on the path is down, and what is sent waits there. ``gone``: the queue was deleted, or nobody
-    tells of it.
+    tells of it. ``home``: it is a durable subscription that its client takes from there; it is ``user``'s (None:
+    everybody's).
     """
 
     owner: bytes
@@ -42,6 +44,8 @@ class QueueRecord(Struct, frozen=True, array_like=True):
     backlog: int = 0
     reachable: bool = True
     gone: bool = False
+    home: bool = False
+    user: str | None = None
 
     @property
     def key(self) -> Key:
@@ -71,8 +75,13 @@ class Telling(Struct, frozen=True, array_like=True):
     digest: int = -1
 
 
+#: Fields of a record as 0.1.0 knows it, whose digest is of these. With any of the others the version is another one.
+_MARKED = 13
+
+
 def _mark(record: QueueRecord) -> int:
-    return int.from_bytes(blake2b(msgpack.encode(record), digest_size=7).digest(), "little")
+    marked = msgpack.encode(astuple(record)[:_MARKED])
+    return int.from_bytes(blake2b(marked, digest_size=7).digest(), "little")
 
 
 class Teller:
