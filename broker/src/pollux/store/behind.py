@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pollux.store.files import exists, is_directory
 from pollux.store.known_pages import changed
-from pollux.store.large import lost_files
+from pollux.store.lost_files import lost_files
 from pollux.store.page_files import differs
 from pollux.store.recovered import Damage
 

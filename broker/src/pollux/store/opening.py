@@ -20,7 +20,7 @@ from pollux.store.files import exists, make_directories
 from pollux.store.index import sorted_index
 from pollux.store.inventory import INVENTORY
 from pollux.store.journal_facts import newest_epoch
-from pollux.store.large import lost_files
+from pollux.store.lost_files import lost_files
 from pollux.store.maintenance import source_of
 from pollux.store.reading import Reading, read_journal
 from pollux.store.recovered import NORMAL_DAMAGE, Damage, Recovered, lost_bodies, recovered_of
