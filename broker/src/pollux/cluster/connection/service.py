@@ -140,11 +140,11 @@ class Cluster:
         self.crossed, self.follow = crossed.taken, crossed.follow
         self.local.leaving = self.spreading.leaving = self.moving.leaves.names
         #: Told of each node that is reached, with the connection to it.
-        self.reached: Callable[[bytes, Conversation], None] = _unheard
+        self.reached: Callable[[bytes, Conversation], None] = _nothing
         #: Told when a node was reached for the first time, or could not be.
         self.tried: Callable[[], None] = _nothing
         #: Told of the queues elsewhere of which something else is known now.
-        self.learned: Callable[[set[Key]], None] = _nothing_new
+        self.learned: Callable[[set[Key]], None] = _nothing
         #: Told when nothing is known any more of a node that does not come back.
         self.unlearned: Callable[[], None] = _nothing
         self._dirty: set[Queue] = set()
@@ -491,13 +491,5 @@ class Cluster:
         return self.post.message_count(outlet.queue) if outlet is not None else 0
 
 
-def _nothing() -> None:
+def _nothing(*_told: object) -> None:
     """Nobody is told."""
-
-
-def _nothing_new(_changed: set[Key]) -> None:
-    """Nobody is told of queues elsewhere."""
-
-
-def _unheard(_node: bytes, _conversation: Conversation) -> None:
-    """Nobody is told of nodes that are reached."""
