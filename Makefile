@@ -43,7 +43,7 @@ lint-bundle:
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ANSIBLE_HOME=.pollux/ansible ansible-lint -q --nocolor
 
 unit:
-	$(BIN)/python -m pytest -m "not processes" tests/broker tests/ledger tests/tooling tests/benchmarks
+	$(BIN)/python -m pytest -n auto -m "not processes" tests/broker tests/ledger tests/tooling tests/benchmarks
 
 test:  ## Lint and all tests: units, playbooks, other people's clients, kills under load, scenarios on hosts
 	@$(PYTHON) tools/setup_environment.py --tests --lab
