@@ -36,6 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 #: Fixtures that start a `pollux` process.
 PROCESSES = frozenset(("drill_broker", "drill_pair", "instance", "make_instance", "running", "shared"))
+#: Fixtures, and kinds that a fixture comes in, that start a server which set-up brings for `make test` alone.
+SERVERS = frozenset(("zookeeper", "postgresql"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup, which our own programs heed
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    config.addinivalue_line("markers", "processes: starts a real broker; not part of `make check` (set by conftest.py)")
+    config.addinivalue_line("markers", "processes: starts a real broker or a server; not part of `make check` (set here)")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -58,8 +60,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         module = getattr(item, "module", None)
         if module not in judged:
             judged[module] = any(map(starts_brokers, vars(module or object).values()))
-        if judged[module] or not PROCESSES.isdisjoint(getattr(item, "fixturenames", ())):
+        if judged[module] or needs_processes(item):
             item.add_marker("processes")
+
+
+def needs_processes(item: pytest.Item) -> bool:
+    """Whether a test uses one of the fixtures above, or is one of several kinds that is a server's."""
+    kinds = getattr(getattr(item, "callspec", None), "params", {}).values()
+    return not (
+        (PROCESSES | SERVERS).isdisjoint(getattr(item, "fixturenames", ()))
+        and SERVERS.isdisjoint(each for each in kinds if isinstance(each, str))
+    )
 
 
 def starts_brokers(found: object) -> bool:
