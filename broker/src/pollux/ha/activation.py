@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
     from pollux.cluster.link import CoreHub
     from pollux.config.model import Configuration
-    from pollux.engine.post_office import PostOffice
+    from pollux.engine.pages import Pages
     from pollux.engine.security import Security
     from pollux.ha import neighbours, peers
     from pollux.ha import node_state as states
     from pollux.ha.lease import Lease, Right
     from pollux.ha.members import Member
+    from pollux.routing.queue import Queue
+    from pollux.routing.space import AddressSpace
     from pollux.store.follower import Follower
     from pollux.store.port import Files
     from pollux.store.spare import Spare
@@ -60,6 +62,24 @@ class Host(Protocol):
 
     def fenced(self, reason: str) -> None:
         """Stop at once; nothing may be confirmed any more."""
+
+
+class OpenedQueues(Protocol):
+    """The queues of an opened store, as an activation sees them before clients do. A post office is one."""
+
+    @property
+    def space(self) -> AddressSpace:
+        """The addresses, and their queues with what is in memory."""
+
+    @property
+    def pages(self) -> Pages:
+        """Messages that are on disk alone."""
+
+    def delete_queue(self, name: str, /) -> None:
+        """Delete a queue and all that is in it."""
+
+    def purge(self, queue: Queue, /) -> int:
+        """Remove all messages of a queue; return how many."""
 
 
 class Activation(ABC):
@@ -136,7 +156,7 @@ class Activation(ABC):
         """Whether acknowledgements may leave (asked by the journal after each sync). Any thread."""
         return self.lease.held()
 
-    def opened(self, post: PostOffice) -> None:  # noqa: B027  (most have nothing to do)
+    def opened(self, queues: OpenedQueues) -> None:  # noqa: B027  (most have nothing to do)
         """Take note of what is in the store; clients are not served yet."""
 
     def node_removed(self, node: bytes) -> None:  # noqa: B027  (most have nothing to do)

@@ -47,8 +47,7 @@ from pollux.wire.core import ClusterKey
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
-    from pollux.engine.post_office import PostOffice
-    from pollux.ha.activation import Host
+    from pollux.ha.activation import Host, OpenedQueues
     from pollux.ha.active_passive.promotion import Record, Verdict
     from pollux.ha.copies.local import LocalState
     from pollux.ha.lease import Lease, Right
@@ -389,9 +388,9 @@ class ActivePassiveActivation(CopyingActivation):
         # Whoever starts it promotes it after that: it has done what it can as soon as it joins.
         return phase in STANDBY
 
-    def opened(self, post: PostOffice) -> None:
+    def opened(self, queues: OpenedQueues) -> None:
         """Take out what is not replicated, where somebody else served with this data; note what is served with."""
-        self._kept = levels.apply(post, self.settings.replicate, received=self._promoter.received)
+        self._kept = levels.apply(queues, self.settings.replicate, received=self._promoter.received)
 
     def serving(self) -> None:
         """Confirm nothing yet where backups are expected."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pollux.logs import event
 
 if TYPE_CHECKING:
-    from pollux.engine.post_office import PostOffice
+    from pollux.ha.activation import OpenedQueues
 
 logger = logging.getLogger("pollux.ha")
 
@@ -33,18 +33,18 @@ class Kept(NamedTuple):
     dropped: tuple[Dropped, ...]
 
 
-def apply(post: PostOffice, level: str, *, received: bool) -> Kept:
+def apply(queues: OpenedQueues, level: str, *, received: bool) -> Kept:
     """Take out what backups do not have. ``level``: of queues that do not say. ``received``: others served before."""
-    paged = post.pages.unread_by_queue()
+    paged = queues.pages.unread_by_queue()
     kept = 0
     dropped: list[Dropped] = []
-    for queue in sorted(post.space.queues, key=lambda queue: queue.name):
+    for queue in sorted(queues.space.queues, key=lambda queue: queue.name):
         wanted = (queue.spec.replicate or level) if received else "all"
         messages = queue.message_count + paged.get(queue.id, 0)
         if wanted == "none":
-            post.delete_queue(queue.name)
+            queues.delete_queue(queue.name)
         elif wanted == "configuration":
-            post.purge(queue)
+            queues.purge(queue)
         else:
             kept += messages
         if wanted == "none" or (wanted == "configuration" and messages):
@@ -52,4 +52,4 @@ def apply(post: PostOffice, level: str, *, received: bool) -> Kept:
     if dropped:
         deleted = sum(one.level == "none" for one in dropped)
         event(logger, logging.WARNING, "queues are replicated in part", deleted=deleted, emptied=len(dropped) - deleted)
-    return Kept(len(post.space.queues), kept, tuple(dropped))
+    return Kept(len(queues.space.queues), kept, tuple(dropped))
