@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from pollux.config.address_settings import AddressSetting
 from pollux.config.model import Configuration
-from pollux.config.resolve import resolve_address_settings
+from pollux.config.resolve import AddressSettingsResolver
 from pollux.engine.post_office import PostOffice
 from pollux.message import Encoding, Message, RoutingType
 from pollux.routing.address import WildcardSyntax
@@ -117,7 +117,7 @@ class Office:
         """Make a post office on the open storage."""
         words = self.configuration.wildcard_addresses
         space = AddressSpace(
-            lambda address: resolve_address_settings(self.configuration, address),
+            AddressSettingsResolver(self.configuration).of,
             WildcardSyntax(words.delimiter, words.any_words, words.single_word),
         )
         self.post = PostOffice(

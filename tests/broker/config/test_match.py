@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import itertools
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pollux.config import Configuration, permissions_for, resolve, resolve_address_settings
-from pollux.config.match import compile_pattern
+from pollux.config import AddressSettingsResolver, Configuration, PermissionsResolver, resolve
+from pollux.config.match import Pattern, compile_pattern
+from pollux.config.resolve import pattern_of
 
 from .documents import configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pollux.config.address_settings import AddressSettings
+
+
+def settings_of(configuration: Configuration, address: str) -> AddressSettings:
+    return AddressSettingsResolver(configuration).of(address)
+
+
+def permissions_of(configuration: Configuration, address: str) -> Mapping[str, frozenset[str]]:
+    return PermissionsResolver(configuration, configuration.security_settings).of(address)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +114,7 @@ def _settings(matches: list[str]) -> Configuration:
 @pytest.mark.parametrize(("more", "less"), list(itertools.combinations(PRECEDENCE, 2)))
 def test_precedence(more: str, less: str) -> None:
     for order in ([more, less], [less, more]):
-        assert resolve_address_settings(_settings(order), "a.b.c").max_delivery_attempts == 1 + PRECEDENCE.index(more)
+        assert settings_of(_settings(order), "a.b.c").max_delivery_attempts == 1 + PRECEDENCE.index(more)
 
 
 @settings(max_examples=30)
@@ -107,7 +122,7 @@ def test_precedence(more: str, less: str) -> None:
 def test_the_order_in_the_file_does_not_matter(order: list[str], count: int) -> None:
     chosen = order[:count]
     best = min(PRECEDENCE.index(match) for match in chosen)
-    assert resolve_address_settings(_settings(chosen), "a.b.c").max_delivery_attempts == 1 + best
+    assert settings_of(_settings(chosen), "a.b.c").max_delivery_attempts == 1 + best
 
 
 def test_settings_are_merged_value_by_value() -> None:
@@ -119,10 +134,10 @@ def test_settings_are_merged_value_by_value() -> None:
         <address-setting match="orders.eu"><expiry-address>EU</expiry-address></address-setting>
         </address-settings>"""
     )
-    found = resolve_address_settings(loaded, "orders.eu")
+    found = settings_of(loaded, "orders.eu")
     assert (found.dead_letter_address, found.expiry_address, found.max_delivery_attempts) == ("DLQ", "EU", 3)
-    assert resolve_address_settings(loaded, "news").max_delivery_attempts == 5
-    assert resolve_address_settings(loaded, "news").max_size_bytes == -1
+    assert settings_of(loaded, "news").max_delivery_attempts == 5
+    assert settings_of(loaded, "news").max_size_bytes == -1
 
 
 def test_values_that_come_from_elsewhere() -> None:
@@ -130,9 +145,9 @@ def test_values_that_come_from_elsewhere() -> None:
         "<id-cache-size>77</id-cache-size><address-settings><address-setting match='a'><id-cache-size>5</id-cache-size>"
         "<redelivery-delay>100</redelivery-delay></address-setting></address-settings>"
     )
-    assert resolve_address_settings(loaded, "a").id_cache_size == 5
-    assert resolve_address_settings(loaded, "b").id_cache_size == 77
-    assert resolve_address_settings(loaded, "a").max_redelivery_delay == 1000
+    assert settings_of(loaded, "a").id_cache_size == 5
+    assert settings_of(loaded, "b").id_cache_size == 77
+    assert settings_of(loaded, "a").max_redelivery_delay == 1000
 
 
 def test_wildcards_of_the_configuration_apply() -> None:
@@ -143,24 +158,30 @@ def test_wildcards_of_the_configuration_apply() -> None:
         "<address-setting match='a/+'><max-delivery-attempts>3</max-delivery-attempts></address-setting>"
         "</address-settings>"
     )
-    attempts = {name: resolve_address_settings(loaded, name).max_delivery_attempts for name in ("a/b", "a/b/c", "a.b")}
+    attempts = {name: settings_of(loaded, name).max_delivery_attempts for name in ("a/b", "a/b/c", "a.b")}
     assert attempts == {"a/b": 3, "a/b/c": 2, "a.b": 10}
 
 
-def test_indexes_are_made_once_for_each_configuration_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Breaks when configurations that are asked about in turn (a node has three) make each other's anew."""
+def test_patterns_are_compiled_once_for_each_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when resolving an address costs what making the index costs."""
     made = []
 
-    class Counted(resolve._Indexes):
-        def __init__(self, configuration: Configuration) -> None:
-            made.append(configuration)
-            super().__init__(configuration)
+    def counted(used: Configuration, match: str) -> Pattern:
+        made.append(match)
+        return pattern_of(used, match)
 
-    monkeypatch.setattr(resolve, "_Indexes", Counted)
-    used = [configuration(f"<id-cache-size>{size}</id-cache-size>") for size in range(6)]
-    for _ in range(3):
-        assert [resolve_address_settings(each, "a").id_cache_size for each in used] == list(range(6))
-    assert made == used
+    monkeypatch.setattr(resolve, "pattern_of", counted)
+    loaded = configuration(
+        "<address-settings><address-setting match='a.#'/><address-setting match='b'/></address-settings>"
+        "<security-settings><security-setting match='#'/></security-settings>"
+    )
+    made.clear()
+    addresses = AddressSettingsResolver(loaded)
+    permissions = PermissionsResolver(loaded, loaded.security_settings)
+    for number in range(3):
+        addresses.of(f"a.{number}")
+        permissions.of(f"a.{number}")
+    assert made == ["a.#", "b", "#"]
 
 
 def test_only_the_most_specific_security_setting_counts() -> None:
@@ -172,12 +193,12 @@ def test_only_the_most_specific_security_setting_counts() -> None:
         <security-setting match="orders.eu"><permission type="send" roles="eu"/></security-setting>
         </security-settings>"""
     )
-    assert permissions_for(loaded, "orders.eu") == {"send": {"eu"}}
-    assert permissions_for(loaded, "orders.us") == {"send": {"sales"}}
-    assert permissions_for(loaded, "orders") == {"send": {"all"}, "manage": {"all"}}
+    assert permissions_of(loaded, "orders.eu") == {"send": {"eu"}}
+    assert permissions_of(loaded, "orders.us") == {"send": {"sales"}}
+    assert permissions_of(loaded, "orders") == {"send": {"all"}, "manage": {"all"}}
 
 
 def test_where_nothing_matches_there_is_no_permission() -> None:
     loaded = configuration('<security-settings><security-setting match="a"/></security-settings>')
-    assert permissions_for(loaded, "b") == {}
-    assert permissions_for(Configuration(), "b") == {}
+    assert permissions_of(loaded, "b") == {}
+    assert permissions_of(Configuration(), "b") == {}

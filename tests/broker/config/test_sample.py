@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from pollux.config import Configuration, check, load, permissions_for, resolve_address_settings
+from pollux.config import AddressSettingsResolver, Configuration, PermissionsResolver, check, load
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.config.model import PermissionType
 from pollux.config.reference import BEGIN, main, render, updated
@@ -40,10 +40,11 @@ def test_the_sample_is_what_operators_expect(sample: Path, tmp_path: Path) -> No
     assert (loaded.management.host, loaded.management.port) == ("127.0.0.1", 8161)
     assert loaded.journal_directory == tmp_path / "data" / "journal"
     assert {address.name for address in loaded.addresses} == {"DLQ", "ExpiryQueue"}
-    settings = resolve_address_settings(loaded, "anything")
+    settings = AddressSettingsResolver(loaded).of("anything")
     assert (settings.dead_letter_address, settings.expiry_address) == ("DLQ", "ExpiryQueue")
     assert settings.address_full_policy is AddressFullPolicy.PAGE
-    assert permissions_for(loaded, "anything").keys() == {str(permission) for permission in PermissionType}
+    permissions = PermissionsResolver(loaded, loaded.security_settings).of("anything")
+    assert permissions.keys() == {str(permission) for permission in PermissionType}
     assert loaded.unsupported_features() == []
 
 

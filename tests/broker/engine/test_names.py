@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from broker.engine.conftest import Office, Receiver, message
 from pollux.config.address_settings import AddressSetting
 from pollux.config.model import Configuration
-from pollux.config.resolve import resolve_address_settings
+from pollux.config.resolve import AddressSettingsResolver
 from pollux.engine.post_office import PostOffice
 from pollux.errors import InvalidRequestError, NoSuchQueueError, PolluxError
 from pollux.message import RoutingType
@@ -48,7 +48,7 @@ class World:
 
     def __init__(self, syntax: WildcardSyntax, settings: dict[str, object], loop: asyncio.AbstractEventLoop) -> None:
         configuration = Configuration(address_settings=(AddressSetting("#", settings),))
-        self.space = AddressSpace(lambda name: resolve_address_settings(configuration, name), syntax)
+        self.space = AddressSpace(AddressSettingsResolver(configuration).of, syntax)
         storage: Any = Nowhere()
         self.post = PostOffice(
             configuration, self.space, storage, memory=1 << 30, wall_ms=lambda: 0, loop=loop, trail=None

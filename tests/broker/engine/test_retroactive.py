@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from broker.engine.conftest import Office, Receiver, message
 from pollux.config.address_settings import AddressFullPolicy, AddressSetting
 from pollux.config.addressing import Divert
+from pollux.config.resolve import AddressSettingsResolver
 from pollux.engine.retroactive import Retroactive, keeper_of, ring_of
 from pollux.errors import AddressFullError
 from pollux.message import RoutingType
@@ -172,7 +173,7 @@ async def test_the_count_can_change_and_the_address_can_go(office: Office) -> No
     for count, expected in ((1, [b"d"]), (0, [])):
         setting = AddressSetting("prices.#", {"retroactive_message_count": count})
         office.configuration = replace(office.configuration, address_settings=(setting,))
-        office.post.space.reload_settings(office.post.space._resolve)
+        office.post.space.reload_settings(AddressSettingsResolver(office.configuration).of)
         office.post.address_manager.reload_settings()
         await office.send(b"d", address="prices.eur")
         assert await late(office, f"late-{count}") == expected

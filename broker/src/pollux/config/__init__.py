@@ -3,11 +3,13 @@
 from pollux.config.loader import check, examine, load, loads
 from pollux.config.model import Configuration
 from pollux.config.problems import ConfigError, Problem, Severity
-from pollux.config.resolve import audited, permissions_for, resolve_address_settings
+from pollux.config.resolve import AddressSettingsResolver, PermissionsResolver, audited
 
 __all__ = [
+    "AddressSettingsResolver",
     "ConfigError",
     "Configuration",
+    "PermissionsResolver",
     "Problem",
     "Severity",
     "audited",
@@ -15,6 +17,4 @@ __all__ = [
     "examine",
     "load",
     "loads",
-    "permissions_for",
-    "resolve_address_settings",
 ]

@@ -71,7 +71,7 @@ from pollux.config.kinds import (
 from pollux.config.markers import ByDesign, Derived, Element, Listed, Needs, NoEffect, Only, Read
 from pollux.config.persistence import JournalType, Persistence
 from pollux.config.problems import ConfigError, Feature, Problem, Severity
-from pollux.config.resolve import permissions_for, resolve_address_settings
+from pollux.config.resolve import AddressSettingsResolver, PermissionsResolver
 from pollux.config.stores import DatabaseStore, FileStore, Store
 
 __all__ = [
@@ -81,6 +81,7 @@ __all__ = [
     "AddressFullPolicy",
     "AddressSetting",
     "AddressSettings",
+    "AddressSettingsResolver",
     "BroadcastGroup",
     "ClusterConnection",
     "ClusterOptions",
@@ -107,6 +108,7 @@ __all__ = [
     "Management",
     "PageFullPolicy",
     "PermissionType",
+    "PermissionsResolver",
     "Problem",
     "QueueConfig",
     "ResourceLimit",
@@ -116,8 +118,6 @@ __all__ = [
     "Severity",
     "Store",
     "WildcardAddresses",
-    "permissions_for",
-    "resolve_address_settings",
 ]
 
 _OFF = ((-1, "off"),)

@@ -66,52 +66,34 @@ class _Index(Generic[T]):
         return found
 
 
-class _Indexes:
-    """Both indexes of one configuration."""
-
-    def __init__(self, configuration: Configuration) -> None:
-        self.configuration = configuration
-        self.addresses: _Index[AddressSetting] = _Index(configuration, configuration.address_settings)
-        self.security: _Index[SecuritySetting] = _Index(configuration, configuration.security_settings)
-
-
-#: The indexes of the configurations asked about last. A node has three, as its security settings are asked about queues
-#: and about addresses, and others after a reload; a process may have several nodes.
-_latest: list[_Indexes] = []
-_KEPT = 8
-
-
-def _indexes_of(configuration: Configuration) -> _Indexes:
-    for kept in _latest:
-        if kept.configuration is configuration:
-            return kept
-    made = _Indexes(configuration)
-    _latest.insert(0, made)
-    del _latest[_KEPT:]
-    return made
-
-
 #: Addresses of the broker's own, such as the store-and-forward queues of a cluster; no setting applies to them.
 INTERNAL_PREFIX = "$.artemis.internal."
 _INTERNAL = AddressSettings(max_delivery_attempts=-1, max_size_bytes=16 << 20, auto_delete_queues=False)
 
 
-def resolve_address_settings(configuration: Configuration, address: str) -> AddressSettings:
-    """Merge every matching ``<address-setting>``, from the least to the most specific.
+class AddressSettingsResolver:
+    """Merges every ``<address-setting>`` of a configuration that matches an address; the patterns are compiled once."""
 
-    Callers cache the result for each address: the cost is proportional to the number of patterns.
-    """
-    if address.startswith(INTERNAL_PREFIX):
-        return _INTERNAL
-    merged: dict[str, Any] = {"id_cache_size": -1}
-    for setting in _indexes_of(configuration).addresses.matching(address):
-        merged.update(setting.values)
-    if merged["id_cache_size"] < 0:
-        merged["id_cache_size"] = configuration.id_cache_size
-    settings = AddressSettings(**merged)
-    if settings.max_redelivery_delay < 0:
-        settings = replace(settings, max_redelivery_delay=settings.redelivery_delay * 10)
-    return settings
+    def __init__(self, configuration: Configuration) -> None:
+        self._id_cache_size = configuration.id_cache_size
+        self._index: _Index[AddressSetting] = _Index(configuration, configuration.address_settings)
+
+    def of(self, address: str) -> AddressSettings:
+        """Return what holds for an address, merged from the least to the most specific.
+
+        Callers cache the result for each address: the cost is proportional to the number of patterns.
+        """
+        if address.startswith(INTERNAL_PREFIX):
+            return _INTERNAL
+        merged: dict[str, Any] = {"id_cache_size": -1}
+        for setting in self._index.matching(address):
+            merged.update(setting.values)
+        if merged["id_cache_size"] < 0:
+            merged["id_cache_size"] = self._id_cache_size
+        settings = AddressSettings(**merged)
+        if settings.max_redelivery_delay < 0:
+            settings = replace(settings, max_redelivery_delay=settings.redelivery_delay * 10)
+        return settings
 
 
 def audited(configuration: Configuration) -> Callable[[str], bool]:
@@ -120,10 +102,16 @@ def audited(configuration: Configuration) -> Callable[[str], bool]:
     return lambda address: any(pattern.matches(address) for pattern in patterns)
 
 
-def permissions_for(configuration: Configuration, address: str) -> Mapping[str, frozenset[str]]:
-    """Return role names by permission name from the most specific matching ``<security-setting>``.
+class PermissionsResolver:
+    """Finds which of some ``<security-setting>`` counts at an address; the patterns are compiled once."""
 
-    Empty when none matches: then nobody may do anything at the address.
-    """
-    matching = _indexes_of(configuration).security.matching(address)
-    return matching[-1].permissions if matching else {}
+    def __init__(self, configuration: Configuration, settings: Iterable[SecuritySetting]) -> None:
+        self._index = _Index(configuration, settings)
+
+    def of(self, address: str) -> Mapping[str, frozenset[str]]:
+        """Return role names by permission name from the most specific setting that matches.
+
+        Empty when none matches: then nobody may do anything at the address.
+        """
+        matching = self._index.matching(address)
+        return matching[-1].permissions if matching else {}

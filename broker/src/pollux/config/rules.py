@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.config.match import spelled_out
-from pollux.config.resolve import pattern_of, resolve_address_settings
+from pollux.config.resolve import AddressSettingsResolver, pattern_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -206,13 +206,14 @@ def _sample_address(configuration: Configuration, match: str) -> str:
 
 def address_settings_are_consistent(configuration: Configuration, report: Report) -> None:
     """Values of one address-setting, with what it inherits, fit together."""
+    resolver = AddressSettingsResolver(configuration)
     for setting in configuration.address_settings:
-        merged = resolve_address_settings(configuration, _sample_address(configuration, setting.match))
+        merged = resolver.of(_sample_address(configuration, setting.match))
         _sizes(setting, merged, report)
         _delays(setting, merged, report)
         for field in ("dead_letter_address", "expiry_address"):
             if field in setting.values:
-                _target(configuration, setting, field, report)
+                _target(configuration, resolver, setting, field, report)
         if "redistribution_delay" in setting.values and not configuration.cluster_connections:
             report.warning_at(
                 report.setting_line(setting, "redistribution_delay"),
@@ -283,19 +284,21 @@ def _delays(setting: AddressSetting, merged: AddressSettings, report: Report) ->
         )
 
 
-def _target(configuration: Configuration, setting: AddressSetting, field: str, report: Report) -> None:
+def _target(
+    configuration: Configuration, resolver: AddressSettingsResolver, setting: AddressSetting, field: str, report: Report
+) -> None:
     """Warn when messages would be sent to an address that has no queue and gets none."""
     target = setting.values[field]
     if not isinstance(target, str) or not target:
         return
     target = target.partition("::")[0]
-    merged = resolve_address_settings(configuration, _sample_address(configuration, setting.match))
+    merged = resolver.of(_sample_address(configuration, setting.match))
     created = (
         merged.auto_create_dead_letter_resources
         if field == "dead_letter_address"
         else merged.auto_create_expiry_resources
     )
-    there = resolve_address_settings(configuration, target)
+    there = resolver.of(target)
     named = any(address.name == target for address in configuration.addresses)
     created = (created or there.auto_create_queues) and (named or there.auto_create_addresses)
     given = any(

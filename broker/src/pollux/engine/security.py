@@ -20,12 +20,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from pollux.audit import Trail
 from pollux.caches import make_room
+from pollux.config.model import PermissionsResolver
 from pollux.config.model import PermissionType as Permission
-from pollux.config.model import permissions_for
 from pollux.config.saslprep import saslprep
 from pollux.config.users import Users
 from pollux.config.verifiers import DEFAULT_ITERATIONS, Verifier
@@ -166,12 +165,9 @@ class Security:
         self._configuration = configuration
         # A match with "::" is about one queue (or a pattern of FQQNs) and goes before those about addresses.
         settings = configuration.security_settings
-        self._queue_matches = replace(
-            configuration, security_settings=tuple(setting for setting in settings if "::" in setting.match)
-        )
-        self._address_matches = replace(
-            configuration, security_settings=tuple(setting for setting in settings if "::" not in setting.match)
-        )
+        self._address_settings = tuple(setting for setting in settings if "::" not in setting.match)
+        self._at_address = PermissionsResolver(configuration, self._address_settings)
+        self._at_queue = PermissionsResolver(configuration, (setting for setting in settings if "::" in setting.match))
         self._users = users
         self._enabled = configuration.security_enabled
         self._anonymous = configuration.security.anonymous_user
@@ -370,7 +366,7 @@ class Security:
         found = self._everywhere.get((user, permission))
         if found is None:
             roles = self._roles_of(user)
-            settings = self._address_matches.security_settings
+            settings = self._address_settings
             all_words = self._configuration.wildcard_addresses.any_words
             found = any(setting.match == all_words for setting in settings) and all(
                 roles & setting.permissions.get(permission, _NO_ROLES) for setting in settings
@@ -381,7 +377,7 @@ class Security:
 
     def named(self, user: str, permission: Permission, address: str, queue: str) -> bool:
         """Whether a setting about this very queue (``address::queue``) gives the user the permission."""
-        granted = permissions_for(self._queue_matches, f"{address}::{queue}").get(permission, _NO_ROLES)
+        granted = self._at_queue.of(f"{address}::{queue}").get(permission, _NO_ROLES)
         return bool(granted and self._roles_of(user) & granted)
 
     # -- limits
@@ -486,8 +482,8 @@ class Security:
 
     def _resolve(self, user: str, address: str, queue: str | None) -> frozenset[str]:
         """The permissions ``user`` has at a place, remembered until something is reloaded."""
-        granted_to = permissions_for(self._queue_matches, f"{address}::{queue}") if queue is not None else {}
-        granted_to = granted_to or permissions_for(self._address_matches, address)
+        granted_to = self._at_queue.of(f"{address}::{queue}") if queue is not None else {}
+        granted_to = granted_to or self._at_address.of(address)
         roles = self._roles_of(user)
         granted = frozenset(name for name, allowed in granted_to.items() if roles & allowed)
         if len(address) + len(queue or "") <= LONG_NAME:

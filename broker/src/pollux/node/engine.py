@@ -8,7 +8,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pollux.config import resolve_address_settings
+from pollux.config import AddressSettingsResolver
 from pollux.engine.notifications import Notifications
 from pollux.engine.post_office import PostOffice
 from pollux.engine.reading_rights import admits
@@ -50,7 +50,7 @@ class Engine:
         self.disk_full: str | None = None
         wildcards = configuration.wildcard_addresses
         self.space = AddressSpace(
-            partial(resolve_address_settings, configuration),
+            AddressSettingsResolver(configuration).of,
             WildcardSyntax(
                 wildcards.delimiter,
                 wildcards.any_words,
@@ -101,7 +101,7 @@ class Engine:
 
     def reload(self, configuration: Configuration, memory: int) -> None:
         """Use what a reload may change. ``memory``: bytes that this process may use."""
-        self.space.reload_settings(partial(resolve_address_settings, configuration))
+        self.space.reload_settings(AddressSettingsResolver(configuration).of)
         self.post.configuration = configuration
         self.post.accounts.reload()
         self.post.memory.limit = configuration.state_limit(memory)
