@@ -13,6 +13,7 @@ from pollux.engine.peer import Peer
 from pollux.engine.scram import ScramExchange
 from pollux.engine.security import Identity
 from pollux.errors import AuthenticationError, NotPermittedError
+from pollux.protocols import mqtt
 from pollux.protocols.amqp import Containers
 from pollux.protocols.services import Services
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.config.model import Configuration
+    from pollux.protocols.mqtt.sessions import MqttSessions
     from pollux.store.port import Files
 
 #: Everybody's.
@@ -186,6 +188,7 @@ class Broker(Office):
         self.servers: list[tuple[str, int, str]] = []
         self.asked: list[tuple[str, bool]] = []
         self.connections = 0
+        self._mqtt_sessions: MqttSessions | None = None
         #: Whose connections are lost when the broker stops.
         self.sessions: list[Any] = []
 
@@ -231,6 +234,12 @@ class Broker(Office):
             acceptor_settings(**self.parameters),
             lambda: self.router,
         )
+
+    def mqtt_sessions(self) -> MqttSessions:
+        """Return the MQTT sessions on this post office; they are made when they are first asked for."""
+        if self._mqtt_sessions is None or self._mqtt_sessions.post is not self.post:
+            self._mqtt_sessions = mqtt.start(self.services(), self.loop)
+        return self._mqtt_sessions
 
     def transport(self, **peer: Any) -> Transport:
         """A new connection's end at the broker; keywords are attributes of the peer."""

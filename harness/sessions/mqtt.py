@@ -61,7 +61,7 @@ class Client:
         self.transport = broker.transport(**peer)
         self.version = version
         self.broker = broker
-        self.session = MqttSession(self.transport, broker.services())
+        self.session = MqttSession(self.transport, broker.services(), broker.mqtt_sessions())
         self.connack: ConnAck | None = None
         self._next = 0
         self._inbox: list[Packet] = []

@@ -12,7 +12,6 @@ from pollux.cluster.scale_down.receiving import Receiving
 from pollux.config.model import Configuration
 from pollux.message import Message
 from pollux.protocols.mqtt.moving import MovingRetained, MovingSessions
-from pollux.protocols.mqtt.sessions import start
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import Ack, Filter, Publish
 
@@ -29,7 +28,7 @@ async def there(tmp_path: Path) -> AsyncIterator[Broker]:
     """The node that gets what `broker` has."""
     broker = Broker(tmp_path / "there", Configuration())
     await broker.start()
-    start(broker.services(), broker.loop)
+    broker.mqtt_sessions()
     yield broker
     await broker.stop()
 
@@ -48,7 +47,7 @@ async def move(broker: Broker, there: Broker, moving: MovingSessions) -> None:
             references, _ = queue.remove({message.id})
             broker.post.remove(queue, references, ())
     await there.stable()
-    taking = MovingSessions(there.post)
+    taking = MovingSessions(there.mqtt_sessions())
     for key, value in list(moving.ready()):
         taking.take(NODE, value)
         taking.take(NODE, value)  # the answer was lost
@@ -75,11 +74,11 @@ async def test_what_was_under_way_at_qos_2_goes_on_with_its_identifiers(
     await broker.settle()
     client.lose()
     await broker.settle()
-    await move(broker, there, MovingSessions(broker.post))
+    await move(broker, there, MovingSessions(broker.mqtt_sessions()))
     assert not list(broker.post.space.queues)
     if restarted:
         await there.restart()
-        start(there.services(), there.loop)
+        there.mqtt_sessions()
     again = there.client()
     assert (await again.connect("c", clean=False, expiry=HOUR)).session_present
     release = await again.receive(Ack)
@@ -103,7 +102,7 @@ async def test_a_session_that_its_client_began_anew_gets_the_old_subscriptions(b
     early = there.client()
     await early.connect("c", clean=False, expiry=HOUR)
     await early.subscribe("a")
-    await move(broker, there, MovingSessions(broker.post))
+    await move(broker, there, MovingSessions(broker.mqtt_sessions()))
     early.lose()
     await there.settle()
     again = there.client()
@@ -119,7 +118,7 @@ async def test_retained_messages_go_and_one_of_the_same_topic_stays(broker: Brok
     await client.publish("only/here", b"1", 1, retain=True)
     await client.publish("both", b"here", 1, retain=True)
     await other.publish("both", b"there", 1, retain=True)
-    going, coming = MovingRetained(broker.post), MovingRetained(there.post)
+    going, coming = MovingRetained(broker.mqtt_sessions()), MovingRetained(there.mqtt_sessions())
     for key, value in list(going.ready()):
         coming.take(NODE, value)
         coming.take(NODE, value)
@@ -131,14 +130,14 @@ async def test_retained_messages_go_and_one_of_the_same_topic_stays(broker: Brok
 
 
 async def test_a_node_without_mqtt_takes_no_session(broker: Broker, there: Broker) -> None:
-    there.post.shared.clear()
     client = broker.client()
     await client.connect("c", clean=False, expiry=HOUR)
     client.lose()
     await broker.settle()
-    ((_, value),) = MovingSessions(broker.post).ready()
+    ((_, value),) = MovingSessions(broker.mqtt_sessions()).ready()
     with pytest.raises(ValueError, match="speaks MQTT"):
-        MovingSessions(there.post).take(NODE, value)
-    start(there.services(), there.loop)
+        MovingSessions(None).take(NODE, value)
+    with pytest.raises(ValueError, match="retains nothing"):
+        MovingRetained(None).take(NODE, value)
     with pytest.raises(ValueError, match="cannot be read"):
-        MovingSessions(there.post).take(NODE, b"junk")
+        MovingSessions(there.mqtt_sessions()).take(NODE, b"junk")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.sessions.mqtt import Broker, Client, publish
-from pollux.protocols.mqtt import start
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import V5, V311, Ack, Disconnect, Filter, Publish
 from pollux.wire.mqtt.reasons import ReasonCode
@@ -431,7 +430,7 @@ async def test_what_is_stored_goes_on_without_any_client(broker: Broker) -> None
     broker.wall += 2_000_000
     await broker.restart()
     assert broker.post.space.queue("c.t") is not None
-    mqtt_sessions = start(broker.services(), broker.loop)
+    mqtt_sessions = broker.mqtt_sessions()
     await broker.settle()
     assert mqtt_sessions.sessions == {}
     assert broker.post.space.queue("c.t") is None

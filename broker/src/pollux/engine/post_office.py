@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pollux.audit import Trail
 from pollux.engine.accounts import Accounts
@@ -102,8 +102,6 @@ class PostOffice:
         self.memory = Memory(self.accounts.change, configuration.state_limit(memory))
         self.loop = loop
         self.share = share or Share(loop)
-        #: What all sessions of one protocol share, by the protocol's name: nobody else's business.
-        self.shared: dict[str, Any] = {}
         #: What the last start found wrong with queues and their messages, in words.
         self.problems: list[str] = []
         #: Queues that a crash left while they were made, until :meth:`AddressManager.finish`.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pollux.config.model import Configuration
     from pollux.engine.memory import Memory
     from pollux.engine.share import Share
+    from pollux.protocols.mqtt.sessions import MqttSessions
     from pollux.protocols.services import Services
     from pollux.routing.space import AddressSpace
 
@@ -52,8 +53,17 @@ class Acceptors(Protocol):
     #: Whose turn it is, among all that clients ask for.
     share: Share
 
-    async def open(self, services: Callable[[AcceptorSettings], Services], memory: Memory, hub: CoreHub | None) -> None:
-        """Listen. ``hub``: what other brokers may ask for. Raises ListenError."""
+    async def open(
+        self,
+        services: Callable[[AcceptorSettings], Services],
+        memory: Memory,
+        hub: CoreHub | None,
+        mqtt_sessions: MqttSessions | None,
+    ) -> None:
+        """Listen. ``hub``: what other brokers may ask for. ``mqtt_sessions``: where an acceptor speaks MQTT.
+
+        Raises ListenError.
+        """
 
     def clients(self) -> int:
         """Return how many connections clients have, those of other brokers not counted."""

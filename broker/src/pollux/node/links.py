@@ -81,9 +81,18 @@ class Links:
     # -- while the node begins to serve
 
     async def join(
-        self, configuration: Configuration, node: bytes, post: PostOffice, sessions: MqttSessions | None
+        self,
+        configuration: Configuration,
+        node: bytes,
+        post: PostOffice,
+        mqtt_sessions: MqttSessions | None,
+        *,
+        serves: bool,
     ) -> None:
-        """Make the cluster connections. ``sessions``: of MQTT clients, who find theirs at any node of the cluster."""
+        """Make the cluster connections. ``mqtt_sessions``: their clients find them at any node of the cluster.
+
+        A node that ``serves`` no clients only hands over what it has.
+        """
         if self._preparation is None:
             return
         from pollux.cluster.connection.subscriptions import EverySubscription
@@ -93,14 +102,14 @@ class Links:
 
         self.cluster = await self._connections(configuration, node, post, self._preparation)
         self.drain = scale_down.join(
-            self.cluster.all, configuration, lambda: activation is not None and activation.copied
+            self.cluster.all, configuration, lambda: activation is not None and activation.copied, mqtt_sessions
         )
         self.subscriptions = post.named = EverySubscription(self.cluster.all)
-        if sessions is not None:
+        if mqtt_sessions is not None and serves:
             from pollux.cluster.mqtt.connections import EveryConnection
             from pollux.cluster.mqtt.service import MqttNeighbours
 
-            self.neighbours = MqttNeighbours(EveryConnection(self.cluster.all), sessions)
+            self.neighbours = MqttNeighbours(EveryConnection(self.cluster.all), mqtt_sessions)
             for cluster in self.cluster.all:
                 cluster.reached = partial(self.neighbours.reached, cluster.settings.name)
                 cluster.tried = self.neighbours.changed

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pollux.engine.security import Security
@@ -159,13 +160,14 @@ class Node:
             sessions = mqtt.start(self._services(engine, self.configuration.acceptors[0].settings), self._loop)
         instead = activation is not None and self.configuration.scales_down_instead
         links = self.links
-        await links.join(self.configuration, self.node_id, engine.post, None if instead else sessions)
+        await links.join(self.configuration, self.node_id, engine.post, sessions, serves=not instead)
         if not instead:
             hub = await links.open(self.configuration, self.node_id, engine.post)
             if self.configuration.plugins:
                 self._start_plugins(engine)
             engine.post.first_counts.hold = self._acceptors.hold
-            await self._acceptors.open(lambda settings: self._services(engine, settings), engine.post.memory, hub)
+            services = partial(self._services, engine)
+            await self._acceptors.open(services, engine.post.memory, hub, sessions)
         links.start()
         self._start_timers(engine)
         self.engine = engine

@@ -16,16 +16,23 @@ if TYPE_CHECKING:
     from pollux.cluster.connection.service import Cluster
     from pollux.cluster.scale_down.states import States
     from pollux.config.model import Configuration
+    from pollux.protocols.mqtt.sessions import MqttSessions
 
 
-def join(clusters: Sequence[Cluster], configuration: Configuration, copied: Callable[[], bool]) -> Drain:
+def join(
+    clusters: Sequence[Cluster],
+    configuration: Configuration,
+    copied: Callable[[], bool],
+    mqtt_sessions: MqttSessions | None,
+) -> Drain:
     """Return what hands over all that a node has; by each connection it takes from others from now on, too.
 
     ``copied``: whether another broker copies its store. That one may serve as soon as this one stops, and goes on.
+    ``mqtt_sessions``: None where no acceptor speaks MQTT.
     """
     first = clusters[configuration.scale_down_number]
     post = first.post
-    states: tuple[States, ...] = (MovingSessions(post), MovingRetained(post))
+    states: tuple[States, ...] = (MovingSessions(mqtt_sessions), MovingRetained(mqtt_sessions))
     for cluster in clusters:
         cluster.requests.update(Receiving(post).requests)
         cluster.requests.update({each.name: each.take for each in states})

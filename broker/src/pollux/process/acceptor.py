@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pollux.process.connections import Connections
     from pollux.process.tls import ServerTls
     from pollux.protocols.base import Session, Transport
+    from pollux.protocols.mqtt.sessions import MqttSessions
     from pollux.protocols.services import Services
 
     SessionFactory = Callable[[Transport, Services], Session]
@@ -49,10 +50,12 @@ class ListenError(PolluxError):
     """An acceptor cannot listen; the text names it, its address and the remedy."""
 
 
-def load_sessions(acceptors: tuple[Acceptor, ...], hub: CoreHub | None = None) -> dict[Protocol, SessionFactory]:
+def load_sessions(
+    acceptors: tuple[Acceptor, ...], hub: CoreHub | None = None, mqtt_sessions: MqttSessions | None = None
+) -> dict[Protocol, SessionFactory]:
     """Return what makes the sessions of each protocol that some acceptor speaks, with what they share among them.
 
-    ``hub``: what other brokers may ask for.
+    ``hub``: what other brokers may ask for. ``mqtt_sessions``: those that clients find again.
     """
     found: dict[Protocol, SessionFactory] = {}
     for protocol, (module, name) in SESSIONS.items():
@@ -63,6 +66,8 @@ def load_sessions(acceptors: tuple[Acceptor, ...], hub: CoreHub | None = None) -
                 session = partial(session, hub=hub)
             elif protocol is Protocol.AMQP:
                 session = partial(session, containers=loaded.Containers())
+            elif protocol is Protocol.MQTT:
+                session = partial(session, mqtt_sessions=mqtt_sessions)
             found[protocol] = session
     return found
 

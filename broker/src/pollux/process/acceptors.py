@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pollux.config.address_settings import AddressSetting
     from pollux.config.model import Configuration
     from pollux.engine.memory import Memory
+    from pollux.protocols.mqtt.sessions import MqttSessions
     from pollux.protocols.services import Services
     from pollux.routing.space import AddressSpace
 
@@ -59,11 +60,20 @@ class Acceptors:
         """Import what :meth:`open` needs: a tenth of a second that can pass while something else is waited for."""
         load_sessions(self._configuration.acceptors)
 
-    async def open(self, services: Callable[[AcceptorSettings], Services], memory: Memory, hub: CoreHub | None) -> None:
-        """Listen where an acceptor starts by itself. ``hub``: what other brokers may ask for. Raises ListenError."""
+    async def open(
+        self,
+        services: Callable[[AcceptorSettings], Services],
+        memory: Memory,
+        hub: CoreHub | None,
+        mqtt_sessions: MqttSessions | None,
+    ) -> None:
+        """Listen where an acceptor starts by itself. ``hub``: what other brokers may ask for.
+
+        ``mqtt_sessions``: where an acceptor speaks MQTT. Raises ListenError.
+        """
         configuration = self._configuration
         self.connections.buffers.watch(memory)
-        sessions = load_sessions(configuration.acceptors, hub)
+        sessions = load_sessions(configuration.acceptors, hub, mqtt_sessions)
         for acceptor in configuration.acceptors:
             self._listeners.append(
                 Listener(

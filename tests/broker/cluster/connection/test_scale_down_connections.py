@@ -37,7 +37,7 @@ async def joined() -> AsyncIterator[Callable[..., Drain]]:
             ha_policy=HaPolicy(primary_only=PrimaryOnly(ScaleDown())),
             high_availability=HighAvailability(scale_down_cluster=by),
         )
-        made.append(scale_down.join(node.connections.all, configuration, lambda: False))
+        made.append(scale_down.join(node.connections.all, configuration, lambda: False, None))
         made[-1].start()
         return made[-1]
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from broker.cluster.connection.conftest import Node
+    from pollux.protocols.mqtt.sessions import MqttSessions
 
     Make = Callable[..., Awaitable[list[Node]]]
 
@@ -58,6 +59,9 @@ class Served:
 
     def services(self) -> Services:
         return self._services
+
+    def mqtt_sessions(self) -> MqttSessions:
+        return self.sessions
 
     def transport(self, **peer: Any) -> Transport:
         self.connections += 1

@@ -28,7 +28,6 @@ from pollux.protocols.mqtt.state import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pollux.engine.post_office import PostOffice
     from pollux.protocols.mqtt.sessions import MqttSessions
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
@@ -52,14 +51,10 @@ class MovingSessions:
 
     name = "mqtt-session"
 
-    def __init__(self, post: PostOffice) -> None:
-        self._post = post
+    def __init__(self, mqtt_sessions: MqttSessions | None) -> None:
+        """``mqtt_sessions``: None where no acceptor speaks MQTT."""
+        self._mqtt_sessions = mqtt_sessions
         self._marks: dict[tuple[int, int], int] = {}
-
-    @property
-    def _mqtt_sessions(self) -> MqttSessions | None:
-        found: MqttSessions | None = self._post.shared.get("MQTT")
-        return found
 
     def _absent(self) -> Iterator[ClientState]:
         """Yield the sessions that wait for their clients."""
@@ -84,6 +79,9 @@ class MovingSessions:
 
     def prepare(self) -> None:
         """Put what clients did not settle back into its queues: no client comes any more."""
+        if self._mqtt_sessions is None:
+            return
+        post = self._mqtt_sessions.post
         for state in self._absent():
             back: list[MessageReference] = []
             for packet_id, reference in list(state.unacked.items()):
@@ -97,11 +95,11 @@ class MovingSessions:
                 else:
                     del state.unacked[packet_id]
             if back:
-                self._post.release(back, failed=False)
+                post.release(back, failed=False)
             for subscription in state.subscriptions.values():
                 if subscription.attached:
                     subscription.attached = False
-                    self._post.detach(subscription.queue, subscription)
+                    post.detach(subscription.queue, subscription)
             self._marks.update(state.redeliver)
 
     def mark(self, reference: MessageReference) -> dict[str, str]:
@@ -201,13 +199,9 @@ class MovingRetained:
 
     name = "mqtt-retained"
 
-    def __init__(self, post: PostOffice) -> None:
-        self._post = post
-
-    @property
-    def _mqtt_sessions(self) -> MqttSessions | None:
-        found: MqttSessions | None = self._post.shared.get("MQTT")
-        return found
+    def __init__(self, mqtt_sessions: MqttSessions | None) -> None:
+        """``mqtt_sessions``: None where no acceptor speaks MQTT."""
+        self._mqtt_sessions = mqtt_sessions
 
     def keeps(self) -> frozenset[int]:
         """Return nothing: they are in no queue."""

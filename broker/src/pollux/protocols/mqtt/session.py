@@ -11,7 +11,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from pollux.protocols.base import Session
-from pollux.protocols.mqtt import sessions as sessions_module
 from pollux.protocols.mqtt.connecting import Connecting
 from pollux.protocols.mqtt.keep_alive import KeepAlive
 from pollux.protocols.mqtt.large import LargeInbound
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from pollux.protocols.base import Transport
     from pollux.protocols.mqtt.delivery import Delivery
     from pollux.protocols.mqtt.inbound import Inbound
+    from pollux.protocols.mqtt.sessions import MqttSessions
     from pollux.protocols.mqtt.state import ClientState
     from pollux.protocols.services import Services
 
@@ -66,11 +66,11 @@ class MqttSession(Session):
 
     protocol = "MQTT"
 
-    def __init__(self, transport: Transport, services: Services) -> None:
+    def __init__(self, transport: Transport, services: Services, mqtt_sessions: MqttSessions) -> None:
         self.transport = transport
         self.services = services
         self.settings = services.acceptor
-        self.mqtt_sessions = sessions_module.start(services, transport.loop)
+        self.mqtt_sessions = mqtt_sessions
         self.max_packet = max_packet_size(self.settings, services.configuration.limits.max_message_size)
         self.user: str | None = None
         self.client_id: str | None = None

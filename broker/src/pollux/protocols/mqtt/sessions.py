@@ -1,8 +1,8 @@
 """The MQTT sessions of one broker, by client id: begun, taken over, ended, and back after a restart.
 
-Beside them, what all connections share: wills, subscriptions and retained messages. One per post office, made by the
-first connection (or by :func:`start`, which the broker calls so that what was stored goes on without one: session
-expiry, delayed wills). Everything here is in the loop's thread.
+Beside them, what all connections share: wills, subscriptions and retained messages. One per post office, made by
+:func:`start` before the first connection, so that what was stored goes on without one: session expiry, delayed wills.
+Everything here is in the loop's thread.
 """
 
 from __future__ import annotations
@@ -60,11 +60,9 @@ class Counters(Struct):
 
 
 def start(services: Services, loop: asyncio.AbstractEventLoop) -> MqttSessions:
-    """Return the sessions of this broker; made, and filled from what was stored, on the first call."""
-    mqtt_sessions: MqttSessions | None = services.post.shared.get("MQTT")
-    if mqtt_sessions is None:
-        mqtt_sessions = services.post.shared["MQTT"] = MqttSessions(services, loop)
-        mqtt_sessions.restore()
+    """Make the sessions of this broker, fill them from what was stored, and return them: once in the broker's life."""
+    mqtt_sessions = MqttSessions(services, loop)
+    mqtt_sessions.restore()
     return mqtt_sessions
 
 
