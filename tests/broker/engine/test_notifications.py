@@ -28,7 +28,7 @@ async def listening(office: Office, **configured: Any) -> tuple[Notifications, R
     office.configuration = replace(office.configuration, **configured)
     office.trail = Trail.off()
     post = await office.open()
-    told = Notifications(post, office.wall_ms)
+    told = Notifications(lambda: post.configuration, post.space, post.take, wall_ms=office.wall_ms, loop=post.loop)
     post.trail.listen(told.happened)
     receiver = Receiver()
     office.queue("mine", told.address, routing_type=RoutingType.MULTICAST)

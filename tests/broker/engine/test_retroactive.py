@@ -11,9 +11,10 @@ from broker.engine.conftest import Office, Receiver, message
 from pollux.config.address_settings import AddressFullPolicy, AddressSetting
 from pollux.config.addressing import Divert
 from pollux.config.resolve import AddressSettingsResolver
-from pollux.engine.retroactive import Retroactive, keeper_of, ring_of
+from pollux.engine.retroactive import keeper_of, ring_of
 from pollux.errors import AddressFullError
 from pollux.message import RoutingType
+from pollux.node.engine import make_retroactive
 
 if TYPE_CHECKING:
     from pollux.routing.queue import Queue
@@ -21,15 +22,21 @@ if TYPE_CHECKING:
 ANYCAST, MULTICAST = RoutingType.ANYCAST, RoutingType.MULTICAST
 
 
+async def restored(office: Office) -> None:
+    retroactive = make_retroactive(office.post)
+    office.post.keep_last(retroactive)
+    await retroactive.restore(office.post.unfinished)
+
+
 async def opened(office: Office, count: int = 3, match: str = "prices.#") -> None:
     office.settings(match, retroactive_message_count=count)
     await office.open()
-    await Retroactive(office.post).restore()
+    await restored(office)
 
 
 async def reopened(office: Office) -> None:
     await office.reopen()
-    await Retroactive(office.post).restore()
+    await restored(office)
 
 
 def bodies(queue: Queue) -> list[bytes]:
@@ -236,7 +243,7 @@ async def test_a_queue_that_a_crash_left_while_it_was_made_gets_what_was_kept_on
     await office.send(b"1", b"2", address="prices.eur")
     manager = office.post.address_manager
     if crash == "before its copies":
-        monkeypatch.setattr(manager, "made", lambda _queue: None)
+        monkeypatch.setattr(manager, "retention", None)
     monkeypatch.setattr(manager._records, "note_queue", lambda _queue: None)
     office.queue("late", "prices.eur", routing_type=MULTICAST)
     await office.settle()

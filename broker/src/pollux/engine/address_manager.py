@@ -8,7 +8,7 @@ The address space (:mod:`pollux.routing.space`) knows what exists now; this modu
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
@@ -39,6 +39,19 @@ log = logging.getLogger("pollux.addresses")
 
 #: Address names (FQQNs too) whose account is remembered for sending.
 _SENDABLE_LIMIT = 20_000
+
+
+class Retention(Protocol):
+    """Messages of addresses that are kept for queues that come later."""
+
+    def queue_made(self, queue: Queue) -> None:
+        """Give a queue that was asked for what was kept for it."""
+
+    def address_gone(self, name: str) -> None:
+        """Forget what was kept of an address that was deleted."""
+
+    def retains(self, name: str) -> bool:
+        """Return whether an address that nobody uses stays."""
 
 
 class AddressManager:
@@ -72,13 +85,10 @@ class AddressManager:
         self.ask: Callable[[str, Permission, str, str | None], None] | None = None
         #: Whether an address stays when nobody uses it: others of a cluster ask for its duplicate ids here.
         self.keeps: Callable[[str], bool] = lambda _name: False
-        #: Whether it does as it has messages for queues that come later.
-        self.retains: Callable[[str], bool] = lambda _name: False
-        #: Told of each queue before anybody can use it, of each that was asked for when it was made, and of addresses
-        #: that were deleted.
+        #: Told of each queue before anybody can use it.
         self.coming: Callable[[Queue], None] = lambda _queue: None
-        self.made: Callable[[Queue], None] = lambda _queue: None
-        self.gone: Callable[[str], None] = lambda _name: None
+        #: Who has messages for queues that come later.
+        self.retention: Retention | None = None
         #: Queues that broker.xml gives other attributes than they have, in words.
         self.differing: list[str] = []
         #: What is unused is being looked for.
@@ -161,7 +171,8 @@ class AddressManager:
         self._records.forget_address(name)
         self._contents.drop_address(name)
         self._owners.address_gone(name)
-        self.gone(name)
+        if self.retention is not None:
+            self.retention.address_gone(name)
         self._gone(address)
         self._trail.event("address-deleted", address=name)
         log.info("address deleted name=%s", name)
@@ -264,8 +275,8 @@ class AddressManager:
 
         Bindings are on disk before the journal: a start that finds the queue there alone does this again.
         """
-        if asked_for:
-            self.made(queue)
+        if asked_for and self.retention is not None:
+            self.retention.queue_made(queue)
         if queue.durable and not queue.temporary:
             self._records.note_queue(queue)
 
@@ -331,7 +342,7 @@ class AddressManager:
 
     def _maybe_delete_address(self, name: str, now: int) -> None:
         address, settings = self._space.address(name), self._space.settings(name)
-        kept = self.keeps(name) or self.retains(name)
+        kept = self.keeps(name) or (self.retention is not None and self.retention.retains(name))
         if address is None or address.queues or (kept and not address.temporary):
             return
         if not address.unused_since:

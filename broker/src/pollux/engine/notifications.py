@@ -19,10 +19,12 @@ from pollux.wire.amqp.content import encode_content
 from pollux.wire.content import Content
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    import asyncio
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pollux.engine.post_office import PostOffice
+    from pollux.config.model import Configuration
     from pollux.routing.queue import Queue
+    from pollux.routing.space import AddressSpace
     from pollux.wire.content import PropertyValue
 
 logger = logging.getLogger("pollux.notifications")
@@ -79,11 +81,23 @@ class _Client(Struct):
 class Notifications:
     """Listens to what happens (:meth:`pollux.audit.Trail.listen`). All methods are called in the loop's thread."""
 
-    def __init__(self, post: PostOffice, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        configuration: Callable[[], Configuration],
+        space: AddressSpace,
+        take: Callable[[Message, Sequence[Queue], int], bool],
+        *,
+        wall_ms: Callable[[], int],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """``configuration``: as it is now. ``take``: puts a message into queues, as :meth:`PostOffice.take`."""
         self.sent = 0
         self.dropped = 0
-        self._post = post
+        self._configuration = configuration
+        self._space = space
+        self._take = take
         self._wall_ms = wall_ms
+        self._loop = loop
         self._clients: dict[int, _Client] = {}
         self._waiting: list[Message] = []
         self._said = float("-inf")
@@ -91,7 +105,7 @@ class Notifications:
     @property
     def address(self) -> str:
         """Where they are sent."""
-        return self._post.configuration.management_notification_address
+        return self._configuration().management_notification_address
 
     def happened(self, name: str, fields: Mapping[str, object]) -> None:
         """Tell of something, if it is of a kind that is told and somebody listens. Never raises."""
@@ -100,7 +114,7 @@ class Notifications:
             return
         try:
             client = self._client(name, fields)
-            if kind not in _SESSIONS or not self._post.configuration.suppress_session_notifications:
+            if kind not in _SESSIONS or not self._configuration().suppress_session_notifications:
                 self._tell(kind, fields, client)
             if name == "client-disconnected":
                 self._clients.pop(_number(fields), None)
@@ -121,13 +135,13 @@ class Notifications:
 
     def _tell(self, kind: str, fields: Mapping[str, object], client: _Client | None) -> None:
         address = self.address
-        if fields.get("address") == address or not any(map(self._asks, self._post.space.queues_of(address))):
+        if fields.get("address") == address or not any(map(self._asks, self._space.queues_of(address))):
             return
         if len(self._waiting) >= _AT_ONCE:
             self._drop()
             return
         if not self._waiting:
-            self._post.loop.call_soon(self._send)
+            self._loop.call_soon(self._send)
         now = self._wall_ms()
         message = Message(Encoding.AMQP, address, b"", durable=False, timestamp=now)
         properties = self._properties(kind, fields, client)
@@ -139,7 +153,7 @@ class Notifications:
 
     def _asks(self, queue: Queue) -> bool:
         """Whether a queue asks for notifications: who listens to everything is given clients' messages alone."""
-        wildcards = self._post.space.wildcards
+        wildcards = self._space.wildcards
         return wildcards.words(queue.address)[0] not in (wildcards.any_words, wildcards.single_word)
 
     def _properties(self, kind: str, fields: Mapping[str, object], client: _Client | None) -> dict[str, PropertyValue]:
@@ -164,7 +178,7 @@ class Notifications:
         if "queue" in fields:
             found["_AMQ_ClusterName"] = found["_AMQ_RoutingName"]
             found["_AMQ_Distance"] = 0
-            queue = self._post.space.queue(str(fields["queue"]))
+            queue = self._space.queue(str(fields["queue"]))
             if queue is not None and kind == "BINDING_ADDED":
                 found["_AMQ_Binding_ID"] = queue.id
                 found["_AMQ_Binding_Type"] = 0
@@ -175,9 +189,9 @@ class Notifications:
         waiting, self._waiting = self._waiting, []
         for message in waiting:
             try:
-                asking = filter(self._asks, self._post.space.route(message))
+                asking = filter(self._asks, self._space.route(message))
                 queues = [queue for queue in asking if queue.waiting < _IN_A_QUEUE]
-                if queues and self._post.take(message, queues, 0):
+                if queues and self._take(message, queues, 0):
                     self.sent += 1
                 else:
                     self._drop()
@@ -187,7 +201,7 @@ class Notifications:
 
     def _drop(self) -> None:
         self.dropped += 1
-        now = self._post.loop.time()
+        now = self._loop.time()
         if now >= self._said + _SAY_AGAIN:
             self._said = now
             event(

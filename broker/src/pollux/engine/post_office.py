@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from pollux.config.model import Configuration
+    from pollux.engine.retroactive import Retroactive
     from pollux.engine.transaction import Transaction
     from pollux.message import Message
     from pollux.routing.consumer import Consumer, Rights
@@ -253,6 +254,11 @@ class PostOffice:
         self.problems = [*start.problems, *self.orphans.report()]
         if self.problems:
             self.storage.put(*INCOMPLETE, b"")
+
+    def keep_last(self, retroactive: Retroactive) -> None:
+        """Have the last messages of addresses kept for queues that come later."""
+        self.address_manager.retention = retroactive
+        self.diverts.keep = retroactive.rule
 
     # -- names, for sessions
 

@@ -20,11 +20,16 @@ from pollux.message import DEFAULT_PRIORITY, RoutingType
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from pollux.engine.post_office import PostOffice
+    from pollux.config.model import Configuration
+    from pollux.engine.address_manager import AddressManager
+    from pollux.engine.arrivals import StableCallback
+    from pollux.engine.cold import ColdMessages
     from pollux.message import Message
     from pollux.routing.queue import Queue
+    from pollux.routing.space import AddressSpace
+    from pollux.store.storage import Storage
 
 log = logging.getLogger("pollux.post")
 
@@ -75,35 +80,54 @@ def restored(kept: Message, address: str) -> Message:
 
 
 class Retroactive:
-    """Keeps the last messages of addresses, for the queues of a post office."""
+    """Keeps the last messages of addresses, for the queues of a post office: see :meth:`PostOffice.keep_last`."""
 
-    def __init__(self, post: PostOffice) -> None:
-        self._post = post
-        self._space = post.space
-        self._address_manager = post.address_manager
-        self._address_manager.made = self.queue_made
-        self._address_manager.gone = self.address_gone
-        self._address_manager.retains = self.retains
-        post.diverts.keep = self.rule
+    def __init__(
+        self,
+        configuration: Callable[[], Configuration],
+        *,
+        space: AddressSpace,
+        storage: Storage,
+        address_manager: AddressManager,
+        cold: ColdMessages,
+        queue: Callable[[str], Queue],
+        in_flight: Callable[[Queue], bool],
+        when_stable: Callable[[StableCallback], None],
+        message_count: Callable[[Queue], int],
+        put: Callable[[Message, Queue, int], None],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """``configuration``: as it is now. The callables are the post office's."""
+        self._configuration = configuration
+        self._space = space
+        self._storage = storage
+        self._address_manager = address_manager
+        self._cold = cold
+        self._queue = queue
+        self._in_flight = in_flight
+        self._when_stable = when_stable
+        self._message_count = message_count
+        self._put = put
+        self._wall_ms = wall_ms
         #: Addresses whose last messages are kept (a dict for its order).
         self._kept: dict[str, None] = {}
 
-    async def restore(self) -> None:
+    async def restore(self, unfinished: list[Queue]) -> None:
         """Find what was kept before this start, and have it in memory, so that no queue has to wait for it.
 
-        Then queues get it that a crash left while they were made.
+        Then queues get it that a crash left ``unfinished`` while they were made.
         """
         for address in self._space.addresses:
             if address.name.startswith(INTERNAL_PREFIX) and address.name.endswith(_SUFFIX):
                 self._kept[address.name[len(INTERNAL_PREFIX) : -len(_SUFFIX)]] = None
         for ring in [ring for name in self._kept for ring in self._rings(name)]:
-            self._post.cold.feed(ring)
-            while tasks := list(self._post.cold.tasks()):
+            self._cold.feed(ring)
+            while tasks := list(self._cold.tasks()):
                 await asyncio.wait(tasks)
-                self._post.cold.feed(ring)
-        while self._post.unfinished:
-            queue = self._post.unfinished.pop()
-            self._address_manager.finish(queue, asked_for=not self._post.message_count(queue))
+                self._cold.feed(ring)
+        while unfinished:
+            queue = unfinished.pop()
+            self._address_manager.finish(queue, asked_for=not self._message_count(queue))
 
     def rule(self, name: str) -> Keep | None:
         """Return what keeps the messages of an address, None where none are to be; what it needs is there then."""
@@ -125,7 +149,7 @@ class Retroactive:
 
     def _count(self, name: str) -> int:
         address = self._space.address(name)
-        own = name.startswith(INTERNAL_PREFIX) or name == self._post.configuration.management_notification_address
+        own = name.startswith(INTERNAL_PREFIX) or name == self._configuration().management_notification_address
         if own or address is None or address.temporary:
             return 0
         return self._space.settings(name).retroactive_message_count
@@ -150,17 +174,17 @@ class Retroactive:
             return
         rings = {name: ring for name in self._names(queue) for ring in self._rings(name, queue.routing_type)}
         for ring in rings.values():
-            self._post.queue(ring.name)  # what is stable is in it then
+            self._queue(ring.name)  # what is stable is in it then
         known = {name: max((each.id for each in _held(ring)), default=0) for name, ring in rings.items()}
         self._give(queue, rings, dict.fromkeys(rings, 0))
-        if any(map(self._post.in_flight, rings.values())):
+        if any(map(self._in_flight, rings.values())):
             # It is called before anything enters the rings that is written from now on.
-            self._post.when_stable(partial(self._arrived, queue, rings, known))
+            self._when_stable(partial(self._arrived, queue, rings, known))
 
     def _arrived(self, queue: Queue, rings: dict[str, Queue], known: dict[str, int], error: Exception | None) -> None:
         if error is None and self._space.queue_by_id(queue.id) is queue:
             for ring in rings.values():
-                self._post.queue(ring.name)  # what is stable is in it then
+                self._queue(ring.name)  # what is stable is in it then
             self._give(queue, rings, known)
 
     def _names(self, queue: Queue) -> list[str]:
@@ -186,17 +210,17 @@ class Retroactive:
             kept = [each for each in _held(ring) if each.id > after[name]][-count:] if count > 0 else []
             found += [(each.id, restored(each, name)) for each in kept]
         found.sort(key=lambda each: each[0])
-        now = self._post.wall_ms()
+        now = self._wall_ms()
         messages = [message for _, message in found if self._wants(queue, message, now)]
         if not messages:
             return
-        if self._post.storage.full:
+        if self._storage.full:
             log.warning("queue %s gets none of %d messages kept for it: the disk is full", queue.name, len(messages))
             return
-        tx = self._post.storage.next_id()
+        tx = self._storage.next_id()
         for message in messages:
-            self._post.put(message, queue, tx)
-        self._post.storage.append_commit(tx)
+            self._put(message, queue, tx)
+        self._storage.append_commit(tx)
 
     def _wants(self, queue: Queue, message: Message, now: int) -> bool:
         if not queue.attributes.enabled or 0 < message.expiration <= now:

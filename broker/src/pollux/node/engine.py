@@ -58,21 +58,25 @@ class Engine:
                 wildcards.routing_enabled and configuration.wild_card_routing_enabled,
             ),
         )
-        self.post = PostOffice(
+        loop = asyncio.get_running_loop()
+        self.post = post = PostOffice(
             configuration,
             self.space,
             storage,
             memory=memory,
             wall_ms=wall_ms,
-            loop=asyncio.get_running_loop(),
+            loop=loop,
             trail=trail,
             share=share,
         )
-        self.post.address_manager.queue_limit = security.queue_limit
-        self.post.address_manager.ask = security.ask
+        post.address_manager.queue_limit = security.queue_limit
+        post.address_manager.ask = security.ask
         self.space.admits = partial(admits, security)
-        self.retroactive = Retroactive(self.post)
-        self.notifications = Notifications(self.post, wall_ms)
+        self.retroactive = make_retroactive(post)
+        post.keep_last(self.retroactive)
+        self.notifications = Notifications(
+            lambda: post.configuration, self.space, post.take, wall_ms=wall_ms, loop=loop
+        )
 
     async def recover(self, node_id: bytes) -> None:
         """Read the store, and make queues of what is in it. Raises StoreError."""
@@ -82,7 +86,7 @@ class Engine:
         self.replayed_records = recovered.replayed_records
         self.recovery_seconds = recovered.seconds
         self.post.restore(recovered)
-        await self.retroactive.restore()
+        await self.retroactive.restore(self.post.unfinished)
         self.storage.on_full_change(lambda _usage: self._disk_changed())
         self._disk_changed()
 
@@ -142,6 +146,23 @@ class Engine:
             )
             self._trail.event("disk-room" if reason is None else "disk-full", reason=reason)
         self.disk_full = reason
+
+
+def make_retroactive(post: PostOffice) -> Retroactive:
+    """Return what keeps the last messages of addresses, joined to a post office's parts."""
+    return Retroactive(
+        lambda: post.configuration,
+        space=post.space,
+        storage=post.storage,
+        address_manager=post.address_manager,
+        cold=post.cold,
+        queue=post.queue,
+        in_flight=post.in_flight,
+        when_stable=post.when_stable,
+        message_count=post.message_count,
+        put=post.put,
+        wall_ms=post.wall_ms,
+    )
 
 
 def wall_ms() -> int:
