@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux.errors import InvalidRequestError, LimitError, NoSuchAddressError
 from pollux.message import RoutingType
@@ -19,9 +19,10 @@ from pollux.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pollux.engine.post_office import PostOffice
+    from pollux.engine.accounts import Accounts
+    from pollux.engine.address_manager import AddressManager
     from pollux.routing.queue import Queue
-    from pollux.routing.space import Address
+    from pollux.routing.space import Address, AddressSpace
 
     Value = str | int | bool | list[str] | None
 
@@ -30,7 +31,35 @@ MAX_NAMES = 10_000
 _TYPES = {each.name: each for each in RoutingType}
 
 
-def answer(post: PostOffice, resource: str, name: str, parameters: Sequence[Any], *, attribute: bool) -> Value:
+class Managed(Protocol):
+    """The addresses and queues that requests are about, and what is done with them. A post office is one."""
+
+    @property
+    def space(self) -> AddressSpace:
+        """The addresses and queues that there are."""
+
+    @property
+    def address_manager(self) -> AddressManager:
+        """Creates and deletes them."""
+
+    @property
+    def accounts(self) -> Accounts:
+        """The addresses that page."""
+
+    def queue(self, name: str) -> Queue:
+        """Return the queue of that name (or FQQN). Raises NoSuchQueueError."""
+
+    def address(self, name: str) -> Address | None:
+        """Return the address of that name (of an FQQN: its address part), None when it does not exist."""
+
+    def message_count(self, queue: Queue) -> int:
+        """Return how many messages a queue has, paged ones too."""
+
+    def purge(self, queue: Queue) -> int:
+        """Remove every message that is not with a consumer; returns how many."""
+
+
+def answer(managed: Managed, resource: str, name: str, parameters: Sequence[Any], *, attribute: bool) -> Value:
     """Do what is asked of ``resource`` (``broker``, ``address.NAME``, ``queue.NAME``) and return the result.
 
     ``name`` is an attribute's, or an operation's with its ``parameters``; an attribute's getter is an operation too.
@@ -40,14 +69,14 @@ def answer(post: PostOffice, resource: str, name: str, parameters: Sequence[Any]
     getters: Mapping[str, Callable[[], Value]]
     operations: Mapping[str, Callable[..., Value]]
     if kind == "queue" and which:
-        getters, operations = _of_queue(post, post.queue(which))
+        getters, operations = _of_queue(managed, managed.queue(which))
     elif kind == "address" and which:
-        found = post.address(which)
+        found = managed.address(which)
         if found is None:
             raise NoSuchAddressError(f"address {which!r} does not exist")
-        getters, operations = _of_address(post, found), {}
+        getters, operations = _of_address(managed, found), {}
     elif resource == "broker":
-        getters, operations = _of_broker(post), _operations(post)
+        getters, operations = _of_broker(managed), _operations(managed)
     else:
         raise InvalidRequestError(f"{resource[:80]!r} is no resource: broker, address.NAME or queue.NAME")
     getter = getters.get(_plain(name))
@@ -104,13 +133,13 @@ def _routing_type(value: object) -> RoutingType:
 
 
 def _of_queue(
-    post: PostOffice, queue: Queue
+    managed: Managed, queue: Queue
 ) -> tuple[Mapping[str, Callable[[], Value]], Mapping[str, Callable[..., Value]]]:
     counters, attributes = queue.counters, queue.attributes
-    settings = post.space.settings(queue.address)
+    settings = managed.space.settings(queue.address)
 
     def pause(*, paused: bool) -> None:
-        post.address_manager.pause_queue(queue, paused=paused)
+        managed.address_manager.pause_queue(queue, paused=paused)
 
     return {
         "name": lambda: queue.name,
@@ -136,7 +165,7 @@ def _of_queue(
         "groupFirstKey": lambda: attributes.group_first_key,
         "deadLetterAddress": lambda: settings.dead_letter_address,
         "expiryAddress": lambda: settings.expiry_address,
-        "messageCount": lambda: post.message_count(queue),
+        "messageCount": lambda: managed.message_count(queue),
         "consumerCount": lambda: queue.consumer_count,
         "deliveringCount": lambda: queue.delivering,
         "scheduledCount": lambda: queue.scheduled,
@@ -145,8 +174,8 @@ def _of_queue(
         "messagesExpired": lambda: counters.expired,
         "messagesKilled": lambda: counters.killed,
     }, {
-        "countMessages": lambda: post.message_count(queue),
-        "removeAllMessages": lambda: post.purge(queue),
+        "countMessages": lambda: managed.message_count(queue),
+        "removeAllMessages": lambda: managed.purge(queue),
         "pause": lambda: pause(paused=True),
         "resume": lambda: pause(paused=False),
     }
@@ -155,22 +184,22 @@ def _of_queue(
 # -- addresses
 
 
-def _of_address(post: PostOffice, address: Address) -> Mapping[str, Callable[[], Value]]:
+def _of_address(managed: Managed, address: Address) -> Mapping[str, Callable[[], Value]]:
     return {
         "address": lambda: address.name,
         "routingTypes": lambda: sorted(each.name for each in address.routing_types),
         "queueNames": lambda: _names([queue.name for queue in address.queues]),
         "queueCount": lambda: len(address.queues),
-        "messageCount": lambda: sum(post.message_count(queue) for queue in address.queues),
-        "paging": lambda: post.accounts.get(address.name).pages.active,
+        "messageCount": lambda: sum(managed.message_count(queue) for queue in address.queues),
+        "paging": lambda: managed.accounts.get(address.name).pages.active,
     }
 
 
 # -- the broker
 
 
-def _of_broker(post: PostOffice) -> Mapping[str, Callable[[], Value]]:
-    space = post.space
+def _of_broker(managed: Managed) -> Mapping[str, Callable[[], Value]]:
+    space = managed.space
     return {
         "version": lambda: VERSION,
         "started": lambda: True,
@@ -178,36 +207,36 @@ def _of_broker(post: PostOffice) -> Mapping[str, Callable[[], Value]]:
         "addressCount": lambda: len(space.addresses),
         "queueNames": lambda: _names([queue.name for queue in space.queues]),
         "addressNames": lambda: _names([address.name for address in space.addresses]),
-        "totalMessageCount": lambda: sum(post.message_count(queue) for queue in space.queues),
+        "totalMessageCount": lambda: sum(managed.message_count(queue) for queue in space.queues),
         "totalConsumerCount": lambda: sum(queue.consumer_count for queue in space.queues),
     }
 
 
-def _operations(post: PostOffice) -> Mapping[str, Callable[..., Value]]:
+def _operations(managed: Managed) -> Mapping[str, Callable[..., Value]]:
     def create_address(name: object, types: object) -> str:
         found = [_routing_type(each) for each in types.split(",")] if isinstance(types, str) else []
-        return post.address_manager.create_address(_text(name, "the address"), found or (_routing_type(types),)).name
+        return managed.address_manager.create_address(_text(name, "the address"), found or (_routing_type(types),)).name
 
     def delete_address(name: object, force: object = False) -> None:
-        post.address_manager.delete_address(_text(name, "the address"), force=_flag(force, "force"))
+        managed.address_manager.delete_address(_text(name, "the address"), force=_flag(force, "force"))
 
     def create_queue(first: object, *more: object) -> str:
         if len(more) <= 1 and (isinstance(first, dict) or (isinstance(first, str) and first.lstrip().startswith("{"))):
             spec = _spec(first)
             ignoring = bool(more) and _flag(more[0], "ignoreIfExists")
-            if ignoring and (known := post.space.queue(spec.name)) is not None:
+            if ignoring and (known := managed.space.queue(spec.name)) is not None:
                 return known.name
         else:
             spec = _spec(_positional(first, *more))
-        return post.create_queue(spec).name
+        return managed.address_manager.create_queue(spec).name
 
     def destroy_queue(name: object, remove_consumers: object = False, auto_delete_address: object = False) -> None:
         removing = _flag(remove_consumers, "removeConsumers")
-        queue = post.queue(_text(name, "the queue"))
-        post.delete_queue(queue.name, if_unused=not removing)
-        address = post.address(queue.address)
+        queue = managed.queue(_text(name, "the queue"))
+        managed.address_manager.delete_queue(queue.name, if_unused=not removing)
+        address = managed.address(queue.address)
         if _flag(auto_delete_address, "autoDeleteAddress") and address is not None and not address.queues:
-            post.address_manager.delete_address(address.name)
+            managed.address_manager.delete_address(address.name)
 
     return {
         "createAddress": create_address,
