@@ -294,11 +294,11 @@ class ActivePassiveActivation(CopyingActivation):
             # At once: the primary is active when we have everything again, and whoever looks then must not see us ready
             # by the word of the one before.
             self._wait(boot_clock())
-        self._cool()
+        self._stop_prefetch()
 
     def _synced(self, _state: LocalState) -> None:
         self._do(self._following.synced())
-        self._warm(lambda: None)
+        self._start_prefetch(lambda: None)
 
     def _live_lost(self, code: str, _reason: str) -> None:
         self._live = None
@@ -433,7 +433,7 @@ class ActivePassiveActivation(CopyingActivation):
         self._backups.mirror.require(0)
 
     async def _leave(self, *, graceful: bool) -> None:
-        self._cool()
+        self._stop_prefetch()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

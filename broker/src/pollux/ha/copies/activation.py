@@ -90,7 +90,7 @@ class CopyingActivation(Activation):
 
     # -- reading along
 
-    def _warm(self, on_first: Callable[[], None]) -> None:
+    def _start_prefetch(self, on_first: Callable[[], None]) -> None:
         """Read the copy along from now on; ``on_first`` is called in a thread when all was read once."""
         if self.spare is None:
             return
@@ -108,7 +108,7 @@ class CopyingActivation(Activation):
         self._keeper = PieceKeeper(self.pieces)
         self._keeper.start()
 
-    def _cool(self) -> None:
+    def _stop_prefetch(self) -> None:
         """Forget what was read along: it is of older data."""
         self._hash_no_more()
         if self._prefetch is not None:

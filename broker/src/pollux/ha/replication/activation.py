@@ -282,14 +282,14 @@ class ReplicatedActivation(CopyingActivation):
         if self._voting is not None:
             self._voting.candidacy.followed()
         self._in_sync = False
-        self._cool()
+        self._stop_prefetch()
         self.member.wake()
 
     def _synced(self, _state: LocalState) -> None:
         self._in_sync = True
         if self._voting is not None:
             self._voting.synced()
-        self._warm(self.member.wake)
+        self._start_prefetch(self.member.wake)
         self.member.wake()
 
     def _live_lost(self, code: str, _reason: str) -> None:
@@ -352,7 +352,7 @@ class ReplicatedActivation(CopyingActivation):
     # -- the end
 
     async def _leave(self, *, graceful: bool) -> None:
-        self._cool()
+        self._stop_prefetch()
         for announcer in self._announcers:
             announcer.stop()
         if self._follow is not None:
