@@ -12,7 +12,7 @@ from pollux.ha.members import MemberFile
 from pollux.ha.peers import Identity, View
 from pollux.ha.shared_store.admission import check_shared
 from pollux.ha.shared_store.filesystem import StoreDirectoryError
-from pollux.ha.shared_store.place import FilePlace
+from pollux.ha.shared_store.group_store import FileGroupStore
 from pollux.ha.store_layout import STORE_ID, SharedStoreLayout
 
 if TYPE_CHECKING:
@@ -58,6 +58,6 @@ def test_the_address_of_a_member_that_is_gone_may_be_another_brokers_by_now(
     assert [one.kind for one in found] == ([neighbours.NOT_SHARED] if differs else [])
     if differs:
         with pytest.raises(StoreDirectoryError, match=f"is not shared with {name}"):
-            check_shared(layout, FilePlace(layout), "me", addresses)
+            check_shared(layout, FileGroupStore(layout), "me", addresses)
     else:
-        check_shared(layout, FilePlace(layout), "me", addresses)
+        check_shared(layout, FileGroupStore(layout), "me", addresses)

@@ -112,7 +112,7 @@ def _tell(name: str) -> None:
 def _alone(configuration: Configuration) -> Iterator[Store]:
     """Have a store that no broker uses, until the end. Raises DirectoryLockedError, PolluxError, OSError."""
     from pollux.ha.runtime import store_directory
-    from pollux.ha.shared_store.activation import layout_of, make_place
+    from pollux.ha.shared_store.activation import layout_of, make_group_store
     from pollux.ha.store_layout import LIVE_LOCK
     from pollux.store.copying import Store
     from pollux.store.data_lock import DirectoryLock, DirectoryLockedError
@@ -126,15 +126,15 @@ def _alone(configuration: Configuration) -> Iterator[Store]:
         files: Files = DISK
         if configuration.shares_store:
             layout = layout_of(configuration)
-            place = make_place(configuration, layout)
-            stack.callback(place.close)
-            place.look()
-            place.probe()
-            make_directories(place.files, layout.node)
-            live = place.locks.open(LIVE_LOCK)
+            group_store = make_group_store(configuration, layout)
+            stack.callback(group_store.close)
+            group_store.look()
+            group_store.probe()
+            make_directories(group_store.files, layout.node)
+            live = group_store.locks.open(LIVE_LOCK)
             stack.callback(live.close)
             if not live.try_lock():
                 raise DirectoryLockedError(f"{live}: a broker has this store; stop all brokers that use it")
-            place.taken(live)
-            files = place.files
+            group_store.taken(live)
+            files = group_store.files
         yield Store(files, directories)

@@ -18,8 +18,8 @@ from pollux.ha.machine import STANDBY, Phase, Position
 from pollux.ha.node_state import StoreState
 from pollux.ha.runtime import store_directory
 from pollux.ha.shared_store import filesystem
+from pollux.ha.shared_store.group_store import FileGroupStore
 from pollux.ha.shared_store.node_manager import NodeManager
-from pollux.ha.shared_store.place import FilePlace
 from pollux.ha.shared_store.policy import Role, Settings
 from pollux.ha.standby import StandbyPrefetch
 from pollux.ha.store_layout import SharedStoreLayout
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pollux.ha.activation import Host
     from pollux.ha.lease import Lease
     from pollux.ha.members import Member
-    from pollux.ha.shared_store.place import Place
+    from pollux.ha.shared_store.group_store import GroupStore
     from pollux.store.follower import Follower
 
 logger = logging.getLogger("pollux.ha")
@@ -56,18 +56,18 @@ def layout_of(configuration: Configuration) -> SharedStoreLayout:
     )
 
 
-def make_place(configuration: Configuration, layout: SharedStoreLayout) -> Place:
-    """Where broker.xml has the store. Raises PolluxError when that cannot be used here."""
+def make_group_store(configuration: Configuration, layout: SharedStoreLayout) -> GroupStore:
+    """The store that broker.xml gives the group. Raises PolluxError when that cannot be used here."""
     store = configuration.database
     if store is None:
-        return FilePlace(layout)
+        return FileGroupStore(layout)
     try:
-        from pollux.ha.shared_store.database import DatabasePlace
+        from pollux.ha.shared_store.database import DatabaseGroupStore
     except ImportError as error:
         raise PolluxError(
             f"database-store: the package {error.name} is missing: install pollux-broker[database]"
         ) from error
-    return DatabasePlace(store, layout)
+    return DatabaseGroupStore(store, layout)
 
 
 def settings_of(configuration: Configuration) -> Settings | None:
@@ -126,8 +126,8 @@ class SharedStoreActivation(Activation):
         self._goes_on_elsewhere = part.failover_on_shutdown if part is not None else True
         self.ready_early = store is None or store.primary is None or not store.primary.wait_for_activation
         self.layout = layout_of(configuration)
-        self.place = make_place(configuration, self.layout)
-        self.files = self.place.files
+        self.group_store = make_group_store(configuration, self.layout)
+        self.files = self.group_store.files
         self.node_manager = NodeManager(
             settings,
             self.layout,
@@ -135,12 +135,12 @@ class SharedStoreActivation(Activation):
             self.machine,
             self,
             wall_ms=lambda: time.time_ns() // 1_000_000,
-            place=self.place,
+            store=self.group_store,
         )
         self.node_manager.prepared = False
         self.node_manager.peers = configuration.high_availability.peers
         self.spare = Spare(
-            configuration.journal_directory, self.me.id, configuration.journal_file_size, self.place.files
+            configuration.journal_directory, self.me.id, configuration.journal_file_size, self.group_store.files
         )
         self._prefetch = StandbyPrefetch(
             configuration.journal_directory,
@@ -161,7 +161,7 @@ class SharedStoreActivation(Activation):
     async def _join(self) -> None:
         self.node_manager.management = self.management
         self.node_manager.clients = self.topology.mine.as_content()
-        await asyncio.to_thread(self.place.look)
+        await asyncio.to_thread(self.group_store.look)
         self.node_manager.start()
         self._neighbours = self._loop.create_task(carry_out("watching the others", self._watch_neighbours))
 
@@ -219,7 +219,7 @@ class SharedStoreActivation(Activation):
                     neighbours.look,
                     self.store_view(),
                     self.node_manager.peers,
-                    self.place.name(self.layout.node),
+                    self.group_store.name(self.layout.node),
                     await self.others(),
                 )
             except OSError as error:
@@ -300,7 +300,7 @@ class SharedStoreActivation(Activation):
         if graceful and not self.restart and self.spare is not None:
             await asyncio.to_thread(self.spare.remove)
         await asyncio.to_thread(self.node_manager.close)
-        await asyncio.to_thread(self.place.close)
+        await asyncio.to_thread(self.group_store.close)
 
     # -- views
 

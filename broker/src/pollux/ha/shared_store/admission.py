@@ -16,7 +16,7 @@ from pollux.store.journal_facts import ForeignJournalError, JournalFacts, bindin
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pollux.ha.shared_store.place import Place
+    from pollux.ha.shared_store.group_store import GroupStore
     from pollux.ha.store_layout import SharedStoreLayout
 
 logger = logging.getLogger("pollux.ha")
@@ -32,19 +32,21 @@ class Admission(NamedTuple):
     problem: str
 
 
-def admit(layout: SharedStoreLayout, place: Place, role: Role, me: str, addresses: Sequence[str] = ()) -> Admission:
+def admit(
+    layout: SharedStoreLayout, store: GroupStore, role: Role, me: str, addresses: Sequence[str] = ()
+) -> Admission:
     """Read what is there. Raises StoreDirectoryError with thing, place and remedy, OSError; nothing was written then.
 
     ``me`` is this member's id, ``addresses`` are those of other members' management ports.
     """
-    kind = place.check()
+    kind = store.check()
     try:
-        facts = read_facts(layout.journal, layout.bindings, place.files)
+        facts = read_facts(layout.journal, layout.bindings, store.files)
     except ForeignJournalError as error:
         raise StoreDirectoryError(str(error)) from error
-    state, problem = _read_state(layout, place)
-    _check_node(layout, place, facts, state)
-    check_shared(layout, place, me, addresses)
+    state, problem = _read_state(layout, store)
+    _check_node(layout, store, facts, state)
+    check_shared(layout, store, me, addresses)
     if problem and role is not Role.BACKUP:
         if facts.node_id is None:
             raise PolluxError(
@@ -61,44 +63,44 @@ def admit(layout: SharedStoreLayout, place: Place, role: Role, me: str, addresse
         # PAUSED: others may not take over before this broker has the store.
         state = NodeState(facts.node_id, StoreState.PAUSED, facts.epoch)
         problem = ""
-    place.probe()
+    store.probe()
     return Admission(kind, facts, state, problem)
 
 
-def _read_state(layout: SharedStoreLayout, place: Place) -> tuple[NodeState | None, str]:
+def _read_state(layout: SharedStoreLayout, store: GroupStore) -> tuple[NodeState | None, str]:
     try:
-        return read_state(layout.node, place.files), ""
+        return read_state(layout.node, store.files), ""
     except ForeignStateError as error:
         raise StoreDirectoryError(str(error)) from error
     except StateFileError as error:
         return None, str(error)
 
 
-def _check_node(layout: SharedStoreLayout, place: Place, facts: JournalFacts, state: NodeState | None) -> None:
+def _check_node(layout: SharedStoreLayout, store: GroupStore, facts: JournalFacts, state: NodeState | None) -> None:
     """Journal, bindings and state are those of one node."""
     found = {
         layout.node: state.node_id if state is not None else None,
         layout.journal: facts.node_id,
-        layout.bindings: bindings_node(layout.bindings, place.files),
+        layout.bindings: bindings_node(layout.bindings, store.files),
     }
     nodes = [(where, node) for where, node in found.items() if node is not None]
     for where, node in nodes[1:]:
         first, expected = nodes[0]
         if node != expected:
             raise StoreDirectoryError(
-                f"{place.name(where)}: belongs to node {node.hex()}, but {place.name(first)} to node {expected.hex()};"
+                f"{store.name(where)}: belongs to node {node.hex()}, but {store.name(first)} to node {expected.hex()};"
                 " all parts of one broker's store must stay together: name those of one node in broker.xml"
             )
 
 
-def check_shared(layout: SharedStoreLayout, place: Place, me: str, addresses: Sequence[str]) -> None:
+def check_shared(layout: SharedStoreLayout, store: GroupStore, me: str, addresses: Sequence[str]) -> None:
     """Compare with the members that answer. Raises StoreDirectoryError when one of them sees another store."""
-    found = [one for one in members.members(layout.node, place.files, place.locks) if one.id != me]
+    found = [one for one in members.members(layout.node, store.files, store.locks) if one.id != me]
     # A member whose lock is seen here shares the directory: its process holds that very file.
     near = {one.id for one in found if one.alive}
     answers = [one for one in peers.ask_all(addresses, found) if one.id != me and one.id not in near]
-    mine = place.identity()  # after the answers: what they have seen before must be here now
+    mine = store.identity()  # after the answers: what they have seen before must be here now
     for view in answers:
-        reason = peers.difference(mine, view, place.name(layout.node))
-        if reason and not members.is_alive(place.locks, view.id):
+        reason = peers.difference(mine, view, store.name(layout.node))
+        if reason and not members.is_alive(store.locks, view.id):
             raise StoreDirectoryError(reason)

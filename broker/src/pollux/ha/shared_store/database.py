@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pollux.ha.members import MEMBERS
 from pollux.ha.shared_store import filesystem
 from pollux.ha.shared_store.filesystem import StoreDirectoryError
-from pollux.ha.shared_store.place import identity_of
+from pollux.ha.shared_store.group_store import identity_of
 from pollux.ha.store_layout import LIVE_LOCK
 from pollux.store.files import make_directories
 from pollux.store.locks import FileLocks
@@ -31,7 +31,7 @@ _FUSE = ("sshfs", "glusterfs", "ceph", "s3fs", "rclone")
 NETWORK = ("nfs", "cifs", "smb", "9p", "gfs", "ocfs", "ceph", "lustre", "afs", *(f"fuse.{name}" for name in _FUSE))
 
 
-class DatabasePlace:
+class DatabaseGroupStore:
     """The rows of one store, and the locks of its node: rows of PostgreSQL, or files beside SQLite's.
 
     SQLite is for one machine, whose kernel tells at once when a process has ended.

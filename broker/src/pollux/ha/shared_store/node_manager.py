@@ -34,9 +34,9 @@ from pollux.ha.node_state import (
     write_state,
 )
 from pollux.ha.shared_store.admission import admit
+from pollux.ha.shared_store.group_store import FileGroupStore
 from pollux.ha.shared_store.lock_queue import LockQueue
 from pollux.ha.shared_store.observation import Observation
-from pollux.ha.shared_store.place import FilePlace
 from pollux.ha.shared_store.policy import Action, Decision, Role, Settings, Snapshot, decide
 from pollux.ha.shared_store.proof import STATE_LOCK_SECONDS, Proof
 from pollux.ha.store_layout import FAILBACK_LOCK, LIVE_LOCK, STATE_LOCK, STORE_ID
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from pollux.ha.members import Member
     from pollux.ha.node_state import Holder
-    from pollux.ha.shared_store.place import Place
+    from pollux.ha.shared_store.group_store import GroupStore
     from pollux.ha.store_layout import SharedStoreLayout
     from pollux.store.port import NodeLock
 
@@ -93,9 +93,9 @@ class NodeManager:
         *,
         wall_ms: Callable[[], int],
         clock: Callable[[], float] = boot_clock,
-        place: Place | None = None,
+        store: GroupStore | None = None,
     ) -> None:
-        """``place``: where the store is, in files if not given."""
+        """``store``: the files and locks of the group, on file systems if not given."""
         self.settings = settings
         self.machine = machine
         self.me = me
@@ -111,9 +111,9 @@ class NodeManager:
         self.prepared = True
         self._layout = layout
         self._directory = layout.node
-        self._place = place = place or FilePlace(layout)
-        self._files = place.files
-        self._locks = place.locks
+        self._store = store = store or FileGroupStore(layout)
+        self._files = store.files
+        self._locks = store.locks
         self._listener = listener
         self._wall_ms = wall_ms
         self._clock = clock
@@ -249,7 +249,7 @@ class NodeManager:
             event(logger, logging.WARNING, "the store cannot be used now", reason=text)
         self._last_error = text
         if isinstance(error, OSError) and error.errno in NO_ROOM:
-            self._place.give_up_room()
+            self._store.give_up_room()
         with suppress(EndedError):
             if (phase := self.machine.phase) in STANDBY:
                 self.machine.to(phase, text)
@@ -303,7 +303,7 @@ class NodeManager:
 
     def _join(self) -> None:
         """Check the directory. Nothing is written before everything was found to be right."""
-        kind, facts, state, problem = admit(self._layout, self._place, self.settings.role, self.me.id, self.peers)
+        kind, facts, state, problem = admit(self._layout, self._store, self.settings.role, self.me.id, self.peers)
         if kind.startswith("nfs"):
             if self._queue.poll is None:
                 self._queue.poll = NETWORK_PERIOD
@@ -312,7 +312,7 @@ class NodeManager:
         make_directories(self._files, self._directory)
         self.me = replace(self.me, lock=self._member.lock())
         self._locks.open(STORE_ID).close()  # makes it, with a random content, when it is missing
-        self.identity = self._place.identity()
+        self.identity = self._store.identity()
         if state is None and not problem and self.settings.role is not Role.BACKUP:
             state = NodeState(facts.node_id or uuid.uuid4().bytes, StoreState.NOT_STARTED, facts.epoch)
         self._seen.state, self._seen.problem, self._seen.beat_at = state, problem, self._clock()
@@ -453,7 +453,7 @@ class NodeManager:
         with self._locks.briefly(STATE_LOCK, STATE_LOCK_SECONDS):
             if not lock.is_current() or not lock.try_lock():
                 return
-            self._place.taken(lock)
+            self._store.taken(lock)
             self._seen.read_state()
             if self.state != state or self._seen.problem:
                 return  # somebody asked for the store, or left it, since the decision was made: decide again
@@ -529,7 +529,7 @@ class NodeManager:
 
     def _note_duration(self, duration: int) -> None:
         self._change(lambda state: state.served_after(self._epoch, duration))
-        self._place.set_room_aside()
+        self._store.set_room_aside()
 
     def _release_store(self, left: StoreState, *, stay: bool) -> None:
         self._proof = None

@@ -1,4 +1,4 @@
-"""Where a group's store is: its files and its locks, and what has to be right with them before a member may join.
+"""A group's store: its files and its locks, and what has to be right with them before a member may join.
 
 A store in files needs a file system that can be shared. One in a database (:mod:`pollux.ha.shared_store.database`) has
 none of these questions, and one more: whoever takes the lock makes sure that no earlier holder writes any more.
@@ -31,8 +31,8 @@ logger = logging.getLogger("pollux.ha")
 RESERVE, RESERVE_BYTES = "pollux.reserve", 64 << 10
 
 
-class Place(Protocol):
-    """Say what a node manager works on. Methods block, and raise OSError besides what they name."""
+class GroupStore(Protocol):
+    """The files and locks that a node manager works on. Methods block, and raise OSError besides what they name."""
 
     files: Files
     locks: NodeLocks
@@ -65,7 +65,7 @@ class Place(Protocol):
         """Let go of it."""
 
 
-class FilePlace:
+class FileGroupStore:
     """Directories that all members have mounted."""
 
     def __init__(self, layout: SharedStoreLayout) -> None:
@@ -126,7 +126,7 @@ class FilePlace:
         """Nothing: locks are let go of by whoever holds them."""
 
 
-def identity_of(place: Place, layout: SharedStoreLayout) -> peers.Identity | None:
+def identity_of(store: GroupStore, layout: SharedStoreLayout) -> peers.Identity | None:
     """Return the identity of a store whose id is a lock's nonce."""
-    found = place.locks.probe(STORE_ID)
-    return peers.Identity(found.nonce, place.files.status(layout.node).inode) if found is not None else None
+    found = store.locks.probe(STORE_ID)
+    return peers.Identity(found.nonce, store.files.status(layout.node).inode) if found is not None else None
