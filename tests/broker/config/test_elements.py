@@ -106,7 +106,7 @@ def _read(shape: type[Any], entry: Entry, text: str) -> tuple[dict[str, Any], li
             child = etree.SubElement(child, entry.item)
         child.text = text
     document = parse_document("broker.xml", etree.tostring(root))
-    report = Report(document.file, document.places)
+    report = Report(document.file, document.positions)
     bases = {Base.INSTANCE: Path("/instance"), Base.ETC: Path("/etc")}
     reader = Reader(report, {}, bases, lambda _entry, _found: None)
     parsed = reader.read(document.root, shape, "thing", frozenset({""}))
@@ -151,7 +151,7 @@ def test_older_spellings_mean_the_same(shape: type[Any], entry: Entry) -> None:
         root = etree.Element("thing")
         etree.SubElement(root, alias).text = valid(entry.kind)
         document = parse_document("broker.xml", etree.tostring(root))
-        report = Report(document.file, document.places)
+        report = Report(document.file, document.positions)
         reader = Reader(report, {}, {}, lambda _entry, _found: None)
         assert reader.read(document.root, shape, "thing", frozenset({""})).values == {
             entry.field: entry.kind.parse(valid(entry.kind))

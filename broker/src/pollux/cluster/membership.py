@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Nodes that are remembered, and places where one of them is reached; names are cut.
 MAXIMUM_MEMBERS = 1000
-MAXIMUM_PLACES = 16
+MAXIMUM_ENDPOINTS = 16
 #: How often a node contradicts in one life: two with one id would go on for ever.
 MAXIMUM_CONTRADICTIONS = 16
 #: The incarnation of a node that was removed for good: it never says anything newer.
@@ -31,7 +31,7 @@ _NAME = 255
 _HOST = re.compile(r"[A-Za-z0-9._:%-]{1,253}", re.ASCII)
 
 #: Host, port, and whether it is reached by TLS.
-Place = tuple[str, int, bool]
+MemberEndpoint = tuple[str, int, bool]
 
 
 class Member(Struct, frozen=True, array_like=True):
@@ -45,7 +45,7 @@ class Member(Struct, frozen=True, array_like=True):
     incarnation: int
     counter: int
     name: str
-    places: tuple[Place, ...] = ()
+    places: tuple[MemberEndpoint, ...] = ()
     gone: bool = False
 
     @property
@@ -66,7 +66,7 @@ class Member(Struct, frozen=True, array_like=True):
             and min(self.incarnation, self.counter) >= 0
             and (self.incarnation < REMOVED or self.removed)
             and len(self.name) <= _NAME
-            and len(self.places) <= MAXIMUM_PLACES
+            and len(self.places) <= MAXIMUM_ENDPOINTS
             and all(_HOST.fullmatch(host) and 0 < port < 65536 for host, port, _ in self.places)
         )
 
@@ -97,9 +97,9 @@ class Members:
         """The other nodes that belong to the cluster."""
         return [one for one in self._known.values() if not one.gone]
 
-    def reached_at(self, places: Iterable[Place]) -> bool:
+    def reached_at(self, places: Iterable[MemberEndpoint]) -> bool:
         """Say where this node is reached; return whether that is another place than before."""
-        listed = tuple(dict.fromkeys(places))[:MAXIMUM_PLACES]
+        listed = tuple(dict.fromkeys(places))[:MAXIMUM_ENDPOINTS]
         if listed == self.mine.places:
             return False
         self.mine = replace(self.mine, counter=self.mine.counter + 1, places=listed)

@@ -49,7 +49,7 @@ def _replace(
         made = parent.makeelement(f"{{{namespace}}}{tag}" if namespace else tag, attributes)
         made.text = text
         parent.append(made)
-        report.places[made] = report.places[element]
+        report.positions[made] = report.positions[element]
         return made
 
     name = element.get("name")

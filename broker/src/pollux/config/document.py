@@ -1,4 +1,4 @@
-"""broker.xml as a tree with places, read safely.
+"""broker.xml as a tree with the position of each element, read safely.
 
 Two passes: expat looks first, refuses what is dangerous (a document type, and with it every kind
 of entity; too deep, too large) and notes line and column of each element; then lxml builds the
@@ -36,7 +36,7 @@ class DocumentError(Exception):
         super().__init__(problem.render())
 
 
-class Place(Struct, frozen=True):
+class Position(Struct, frozen=True):
     """Where an element starts; both count from 1.
 
     In an included file: ``file`` is it, and ``included_on`` the line of the first file on which it is included.
@@ -49,11 +49,11 @@ class Place(Struct, frozen=True):
 
 
 class Document(Struct, frozen=True):
-    """The tree, and the place of each of its elements."""
+    """The tree, and the position of each of its elements."""
 
     file: str
     root: etree._Element
-    places: dict[etree._Element, Place]
+    positions: dict[etree._Element, Position]
 
 
 class _RefusedError(Exception):
@@ -64,7 +64,7 @@ class _Scanner:
     """Counts what expat sees and notes where elements start."""
 
     def __init__(self) -> None:
-        self.places: list[Place] = []
+        self.positions: list[Position] = []
         #: Name and line of the elements that are open.
         self.still_open: list[tuple[str, int]] = []
         self.parser = expat.ParserCreate()
@@ -74,19 +74,19 @@ class _Scanner:
         self.parser.StartDoctypeDeclHandler = self._doctype
         self.parser.EntityDeclHandler = self._entity
 
-    def scan(self, data: bytes) -> list[Place]:
+    def scan(self, data: bytes) -> list[Position]:
         self.parser.Parse(data, True)
-        return self.places
+        return self.positions
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self.still_open.append((name, self.parser.CurrentLineNumber))
         if len(self.still_open) > MAX_DEPTH:
             raise _RefusedError(f"elements are nested more than {MAX_DEPTH} deep")
-        if len(self.places) >= MAX_ELEMENTS:
+        if len(self.positions) >= MAX_ELEMENTS:
             raise _RefusedError(f"more than {MAX_ELEMENTS} elements")
         if len(attributes) > MAX_ATTRIBUTES:
             raise _RefusedError(f"an element has more than {MAX_ATTRIBUTES} attributes")
-        self.places.append(Place(self.parser.CurrentLineNumber, self.parser.CurrentColumnNumber + 1))
+        self.positions.append(Position(self.parser.CurrentLineNumber, self.parser.CurrentColumnNumber + 1))
 
     def _end(self, _name: str) -> None:
         self.still_open.pop()
@@ -144,7 +144,7 @@ def parse_document(file: str, data: bytes) -> Document:
         raise problem(f"is larger than {MAX_BYTES // (1024 * 1024)} MiB")
     scanner = _Scanner()
     try:
-        places = scanner.scan(data)
+        positions = scanner.scan(data)
     except _RefusedError as error:
         raise problem(str(error), scanner.parser.CurrentLineNumber, scanner.parser.CurrentColumnNumber + 1) from None
     except expat.ExpatError as error:
@@ -169,9 +169,9 @@ def parse_document(file: str, data: bytes) -> Document:
     except ValueError as error:
         raise problem(f"is not readable XML: {error}", 1) from None
     elements = list(root.iter(etree.Element))
-    if len(elements) != len(places):
+    if len(elements) != len(positions):
         raise problem("is read differently by two XML parsers; use plain UTF-8 without unusual constructs")
-    return Document(file, root, dict(zip(elements, places, strict=True)))
+    return Document(file, root, dict(zip(elements, positions, strict=True)))
 
 
 def read_document(path: Path) -> Document:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from pollux.config import cluster_uris, older_queues, qpidd_conf
 from pollux.config.convert import Converter
-from pollux.config.document import MAX_ELEMENTS, Document, DocumentError, Place, parse_document, read_document
+from pollux.config.document import MAX_ELEMENTS, Document, DocumentError, Position, parse_document, read_document
 from pollux.config.extensions import NAMESPACE, Extensions
 from pollux.config.includes import IncludeError, expand
 from pollux.config.kinds import Base
@@ -75,7 +75,7 @@ class _Loader:
     ) -> None:
         self.document = document
         self.qpidd = qpidd
-        self.report = Report(document.file, document.places)
+        self.report = Report(document.file, document.positions)
         converter = Converter()
         self.converter = converter
         self.reader = Reader(self.report, properties, {Base.INSTANCE: instance, Base.ETC: etc}, converter)
@@ -96,10 +96,10 @@ class _Loader:
                 raise
             raise IncludeError(element, f"xi:include of {path}: {error.problem.message}") from error
         line = self.report.line_of(element)
-        self.document.places.update(
-            {each: Place(place.line, place.column, str(path), line) for each, place in document.places.items()}
+        self.document.positions.update(
+            {each: Position(one.line, one.column, str(path), line) for each, one in document.positions.items()}
         )
-        if len(self.document.places) > MAX_ELEMENTS:
+        if len(self.document.positions) > MAX_ELEMENTS:
             raise IncludeError(element, f"xi:include: more than {MAX_ELEMENTS} elements")
         return document.root
 

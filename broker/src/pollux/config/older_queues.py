@@ -102,5 +102,5 @@ class _Expansion:
     def _make(self, parent: etree._Element, name: str, element: etree._Element) -> etree._Element:
         made = parent.makeelement(f"{{{self._namespace}}}{name}" if self._namespace else name, {})
         parent.append(made)
-        self._report.places[made] = self._report.places[element]
+        self._report.positions[made] = self._report.positions[element]
         return made

@@ -1,4 +1,4 @@
-"""Collects problems while a file is read, up to a bound, each with its place."""
+"""Collects problems while a file is read, up to a bound, each with its position."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from lxml import etree
 
     from pollux.config.address_settings import AddressSetting
-    from pollux.config.document import Place
+    from pollux.config.document import Position
 
 MAX_PROBLEMS = 200
 
@@ -22,9 +22,9 @@ class TooManyProblemsError(Exception):
 class Report:
     """Collect the problems of one file."""
 
-    def __init__(self, file: str, places: dict[etree._Element, Place]) -> None:
+    def __init__(self, file: str, positions: dict[etree._Element, Position]) -> None:
         self.file = file
-        self.places = places
+        self.positions = positions
         self.problems: list[Problem] = []
         #: Where each field of the configuration was given; see :meth:`line`.
         self.lines: dict[str, int] = {}
@@ -35,8 +35,8 @@ class Report:
 
     def line_of(self, element: etree._Element) -> int:
         """Return the line on which an element starts; of an included one, the line on which its file is included."""
-        place = self.places[element]
-        return place.included_on or place.line
+        position = self.positions[element]
+        return position.included_on or position.line
 
     def line(self, *fields: str) -> int:
         """Return the line of the first of these fields of the configuration that the file gives, or 0."""
@@ -49,13 +49,13 @@ class Report:
 
     def error(self, element: etree._Element, message: str) -> None:
         """Note an error at an element."""
-        place = self.places[element]
-        self.add(Problem(place.file or self.file, place.line, Severity.ERROR, message, place.column))
+        position = self.positions[element]
+        self.add(Problem(position.file or self.file, position.line, Severity.ERROR, message, position.column))
 
     def warning(self, element: etree._Element, message: str) -> None:
         """Note at an element something that is allowed but probably not meant."""
-        place = self.places[element]
-        self.add(Problem(place.file or self.file, place.line, Severity.WARNING, message, place.column))
+        position = self.positions[element]
+        self.add(Problem(position.file or self.file, position.line, Severity.WARNING, message, position.column))
 
     def error_at(self, line: int, message: str) -> None:
         """Note an error of which only the line is known (0: not even that)."""
