@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pollux.config.rules_network import DEFAULT_PING, DEFAULT_PING6, command_words, ping_words
-from pollux.ha.network_check import settings_of
+from pollux.ha.replication.network_check import settings_of
 
 from .documents import configuration, document, messages
 

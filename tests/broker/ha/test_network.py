@@ -15,10 +15,10 @@ from broker.cluster.test_votes import NODE, answer
 from broker.ha.test_member import One
 from pollux.cluster.votes import HANDED_OVER, Candidacy, count
 from pollux.ha.machine import Phase
-from pollux.ha.network import Checked, NetworkSettings, current, judge
-from pollux.ha.network_check import NetworkCheck
 from pollux.ha.replication.activation import ReplicatedActivation
 from pollux.ha.replication.handover import HandOver
+from pollux.ha.replication.network import Checked, NetworkSettings, current, judge
+from pollux.ha.replication.network_check import NetworkCheck
 from pollux.ha.replication.replicas import Replicas
 from pollux.store.mirror import Link
 

@@ -20,7 +20,6 @@ from pollux.cluster.link import CoreHub
 from pollux.cluster.meeting import Meeting
 from pollux.cluster.votes import OwnVote
 from pollux.errors import PolluxError, StoreRefusedError
-from pollux.ha import network_check
 from pollux.ha.activation import history_view
 from pollux.ha.copies import local
 from pollux.ha.copies.activation import Copy, CopyingActivation
@@ -28,10 +27,10 @@ from pollux.ha.copies.backup_side import PURPOSE
 from pollux.ha.copies.follow_loop import FollowLoop
 from pollux.ha.copies.replicas import member_of
 from pollux.ha.machine import STANDBY, Phase
-from pollux.ha.network_check import NetworkCheck
-from pollux.ha.replication import handover
+from pollux.ha.replication import handover, network_check
 from pollux.ha.replication.coordination import CoordinationError
 from pollux.ha.replication.member import Member
+from pollux.ha.replication.network_check import NetworkCheck
 from pollux.ha.replication.replicas import TWO_LIVES, Replicas
 from pollux.ha.replication.settings import SESSION_FILE, Role, make_coordinator, settings_of
 from pollux.ha.replication.voting import Voting

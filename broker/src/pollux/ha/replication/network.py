@@ -1,7 +1,7 @@
 """The network check: whether this host is cut off from everybody. Pure.
 
 A check only ever takes something away. Who is cut off does not serve and does not ask for the right to; who gets an
-answer has no more right to serve than before. :mod:`pollux.ha.network_check` asks.
+answer has no more right to serve than before. :mod:`pollux.ha.replication.network_check` asks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Asks hosts and web servers whether this host is cut off from the network; see :mod:`pollux.ha.network`.
+"""Asks hosts and web servers whether this host is cut off from the network; see :mod:`pollux.ha.replication.network`.
 
 All are asked at once, and the first answer ends a check. Every check is over after its time-out: pings are processes
 that are killed then, without a shell, without input and with an environment of their own.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pollux.cluster.duties import carry_out
 from pollux.config.rules_network import DEFAULT_PING, DEFAULT_PING6, command_words, is_version_6, ping_words
-from pollux.ha.network import Checked, NetworkSettings, current, judge
+from pollux.ha.replication.network import Checked, NetworkSettings, current, judge
 from pollux.logs import event
 
 if TYPE_CHECKING:
