@@ -470,9 +470,14 @@ class Configuration(Persistence, frozen=True):
         return own if own is not None and (own.ha_cluster or own.ha_queue_replication) else None
 
     @property
+    def copies_its_store(self) -> bool:
+        """Whether each member of the group has a store of its own, and keeps a copy of the one of whoever serves."""
+        return self.replication_part is not None or self.active_passive is not None
+
+    @property
     def in_ha_group(self) -> bool:
         """Whether other brokers may serve instead of this one, so that it may have to wait."""
-        return self.shares_store or self.replication_part is not None or self.active_passive is not None
+        return self.shares_store or self.copies_its_store
 
     def global_limit(self, memory: int) -> int:
         """Bytes that all addresses may use together, where the process may use ``memory`` bytes."""

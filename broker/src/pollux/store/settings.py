@@ -76,6 +76,5 @@ class StoreSettings(Struct, frozen=True):
             for name in cls.__struct_fields__
             if name not in _NOT_IN_CORE and getattr(configuration, name, None) is not None
         }
-        copies = configuration.replication_part is not None or configuration.active_passive is not None
         limit = configuration.database.jdbc_max_page_size_bytes or 0 if configuration.database is not None else 0
-        return cls(node_id=node_id, copies_elsewhere=copies, page_size_limit=limit, **values)
+        return cls(node_id=node_id, copies_elsewhere=configuration.copies_its_store, page_size_limit=limit, **values)
