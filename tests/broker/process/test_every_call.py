@@ -25,6 +25,7 @@ from harness.system_calls import Faults
 from pollux.config import loads
 from pollux.config.users import load_users
 from pollux.errors import PolluxError
+from pollux.ha.active_passive.managed import Managed
 from pollux.ha.machine import STANDBY, Phase
 from pollux.process import broker as broker_module
 from pollux.process.broker import Broker
@@ -155,9 +156,10 @@ class Service:
         """Do as a resource manager does: promote it, as often as it takes."""
         while self.passive:
             await asyncio.sleep(AGAIN)
-            if broker.node.activation is not None and broker.node.activation.machine.phase in (*STANDBY, Phase.LIVE):
+            activation = broker.node.activation
+            if isinstance(activation, Managed) and activation.machine.phase in (*STANDBY, Phase.LIVE):
                 with suppress(PolluxError):
-                    await broker.node.activation.promote((), ())
+                    await activation.promote((), ())
 
     async def _confirmed(self) -> None:
         node = self.broker.node

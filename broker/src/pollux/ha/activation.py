@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux.cluster.topology import Topology
-from pollux.errors import InvalidRequestError, PolluxError
+from pollux.errors import PolluxError
 from pollux.ha.machine import STANDBY, Machine, Phase, Position
 from pollux.ha.members import member_id
 from pollux.ha.node_state import Holder
@@ -265,28 +265,6 @@ class Activation(ABC):
     async def failback(self) -> dict[str, Any]:
         """Let the preferred broker serve again: from a backup that is live to the one that waits."""
 
-    async def promote(self, fenced: Iterable[str], discarded: Iterable[str]) -> dict[str, Any]:
-        """Serve, as a resource manager asks for; ``promoted``, ``why`` and ``reason`` tell what came of it.
-
-        ``fenced``: members that are certainly gone. ``discarded``: those whose data may be lost. Raises
-        InvalidRequestError where no resource manager decides.
-        """
-        del fenced, discarded
-        raise _not_managed()
-
-    async def demote(self) -> dict[str, Any]:
-        """End this life, and begin anew as one that waits. Raises InvalidRequestError as :meth:`promote`."""
-        raise _not_managed()
-
-    def grant(self, asked_at: float) -> dict[str, Any]:
-        """Take a resource manager's word that this broker serves. Raises InvalidRequestError as :meth:`promote`."""
-        del asked_at
-        raise _not_managed()
-
-    async def cluster(self) -> dict[str, Any]:
-        """Return what all members of an active-passive cluster are; what :data:`STANDALONE` says elsewhere."""
-        return STANDALONE
-
     def _handing_over(self, to: Iterable[Member]) -> dict[str, Any]:
         """The answer to who asked for it."""
         return {
@@ -325,21 +303,6 @@ class Activation(ABC):
     @abstractmethod
     def history(self) -> list[dict[str, Any]]:
         """Every activation that is remembered, oldest first."""
-
-
-#: What a broker says that is in no active-passive cluster.
-STANDALONE: dict[str, Any] = {
-    "status": "standalone",
-    "id": "",
-    "brokersUrl": "",
-    "publicUrl": "",
-    "replicate": "none",
-    "members": [],
-}
-
-
-def _not_managed() -> InvalidRequestError:
-    return InvalidRequestError("this broker is in no active-passive cluster: no resource manager decides who serves")
 
 
 def history_view(entries: Iterable[states.Activation]) -> list[dict[str, Any]]:

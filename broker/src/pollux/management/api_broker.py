@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from pollux.errors import InvalidRequestError
-from pollux.ha.activation import STANDALONE
+from pollux.ha.active_passive.managed import STANDALONE, Managed
 from pollux.management import lives, metrics, views
 from pollux.management.answers import Answers
 from pollux.management.errors import ApiError, json_response
@@ -68,12 +68,12 @@ class BrokerApi(Answers):
     async def active_passive(self, _request: web.Request) -> web.Response:
         """Tell what all brokers of an active-passive cluster are, as each says itself."""
         activation = self._node.activation
-        return json_response(await activation.cluster() if activation is not None else STANDALONE)
+        return json_response(await activation.cluster() if isinstance(activation, Managed) else STANDALONE)
 
     async def promote(self, request: web.Request) -> web.Response:
         """Serve, as the resource manager of an active-passive cluster; 409 with the reason when that is refused."""
         body = await body_of(request, PROMOTE)
-        found = await self._activation().promote(body.get("fenced", ()), body.get("discarded", ()))
+        found = await self._managed().promote(body.get("fenced", ()), body.get("discarded", ()))
         if not found["promoted"]:
             raise ApiError(409, found["why"].replace(" ", "-"), found["reason"])
         return json_response(found)
@@ -81,16 +81,24 @@ class BrokerApi(Answers):
     async def grant(self, request: web.Request) -> web.Response:
         """Have the primary of an active-passive cluster serve on; ``asked`` is its clock_ms before that was decided."""
         body = await body_of(request, GRANT)
-        return json_response(self._activation().grant(body["asked"] / 1000))
+        return json_response(self._managed().grant(body["asked"] / 1000))
 
     async def demote(self, _request: web.Request) -> web.Response:
         """Give the right to serve up; the broker begins anew as one that joins."""
-        return json_response(await self._activation().demote())
+        return json_response(await self._managed().demote())
 
     def _activation(self) -> Activation:
         activation = self._node.activation
         if activation is None:
             raise InvalidRequestError("this broker has no ha-policy: there is nobody to hand over to")
+        return activation
+
+    def _managed(self) -> Managed:
+        activation = self._activation()
+        if not isinstance(activation, Managed):
+            raise InvalidRequestError(
+                "this broker is in no active-passive cluster: no resource manager decides who serves"
+            )
         return activation
 
     async def plugins(self, _request: web.Request) -> web.Response:
