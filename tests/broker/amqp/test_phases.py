@@ -11,6 +11,8 @@ from harness.transitions import assert_whole
 from pollux.message import Encoding, Message
 from pollux.protocols.amqp.consumer import Consumer
 from pollux.protocols.amqp.phases import CONNECTION, CONSUMER, ENDING, LOGIN, ConsumerPhase, LoginPhase, Phase
+from pollux.wire.amqp.phases import CLOSING, ENGINE, TAKING
+from pollux.wire.amqp.phases import Phase as EnginePhase
 
 from .test_transactions import Transactions
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
         (CONNECTION, Phase.LOGIN, Phase.ENDED),
         (LOGIN, LoginPhase.LAYER, LoginPhase.OVER),
         (CONSUMER, ConsumerPhase.ATTACHED, ConsumerPhase.DETACHED),
+        (ENGINE, EnginePhase.OPEN, EnginePhase.FREED),
     ],
 )
 def test_the_tables_are_whole(table: Mapping[Any, frozenset[Any]], first: Enum, end: Enum) -> None:
@@ -44,6 +47,12 @@ def test_a_connection_may_be_lost_at_any_time_and_never_comes_back() -> None:
         LoginPhase.MECHANISM,
         LoginPhase.CHECKING,
     }
+
+
+def test_an_engine_whose_input_is_not_looked_at_never_looks_again() -> None:
+    assert not any(ENGINE[phase] & TAKING for phase in set(EnginePhase) - TAKING)
+    # Our side is closed once.
+    assert all(ENGINE[phase] <= CLOSING | {EnginePhase.FREED} for phase in CLOSING)
 
 
 async def test_a_connection_goes_through_all_phases(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +102,7 @@ async def test_a_consumer_stays_until_its_transaction_ends_and_goes_with_its_que
     if retiring:
         transactions.retire(delivery, identifier)
         link.close()
-        await client.until(lambda: consumer.phase is ConsumerPhase.RETIRING)
+        await client.until(lambda: consumer.phase is ConsumerPhase.CLOSING)
     if gone:
         broker.post.delete_queue("q")
         assert consumer.phase is ConsumerPhase.DETACHED

@@ -9,7 +9,7 @@ from pollux.message import Encoding
 from pollux.protocols.amqp.conditions import condition_of
 from pollux.protocols.amqp.large import LargeSender, discard_delivery
 from pollux.protocols.amqp.outgoing import encode
-from pollux.protocols.amqp.phases import CONSUMER, OVER, ConsumerPhase
+from pollux.protocols.amqp.phases import CONSUMER, LEAVING, OVER, ConsumerPhase
 from pollux.transitions import follow
 from pollux.wire.amqp.links import OutgoingLink
 from pollux.wire.amqp.proton import (
@@ -44,7 +44,6 @@ class Consumer(OutgoingLink["MessageReference"]):
 
     __slots__ = (
         "_checks",
-        "_closed",
         "_delivered",
         "_draining",
         "browsing",
@@ -101,8 +100,7 @@ class Consumer(OutgoingLink["MessageReference"]):
         #: Outcomes inside open transactions.
         self.retiring = 0
         self.phase = ConsumerPhase.ATTACHED
-        #: Whether the client closed the link, and did not only detach it.
-        self._closed = False
+        #: A look at a drain is due; one that outlives the link finds it detached.
         self._draining = False
         self._delivered = 0
         self._checks = 0
@@ -396,8 +394,8 @@ class Consumer(OutgoingLink["MessageReference"]):
         if self.phase in OVER:
             return
         session = self.session
+        # What deliver() asks for each batch: cheaper than the phase, and the engine clears it for every kind of link.
         self.attached = False
-        self._closed = closed
         self.credit = 0
         session.backlogged.discard(self)
         session.drained.discard(self)
@@ -410,8 +408,9 @@ class Consumer(OutgoingLink["MessageReference"]):
             self.large.stop()
             self.large = None
         self.unsettled.clear()
+        leaving = ConsumerPhase.CLOSING if closed else ConsumerPhase.RETIRING
         orphaned = self.phase is ConsumerPhase.ORPHANED
-        self.phase = follow(CONSUMER, self.phase, ConsumerPhase.DETACHED if orphaned else ConsumerPhase.RETIRING)
+        self.phase = follow(CONSUMER, self.phase, ConsumerPhase.DETACHED if orphaned else leaving)
         if self.retiring and items:
             # What it acknowledged in open transactions stays with it until they end.
             session.post.release(session.transactions.not_retired(items), failed=False)
@@ -426,13 +425,14 @@ class Consumer(OutgoingLink["MessageReference"]):
 
         A subscription that ends with the link is deleted.
         """
-        if self.retiring or self.phase is not ConsumerPhase.RETIRING:
+        if self.retiring or self.phase not in LEAVING:
             return
+        closed = self.phase is ConsumerPhase.CLOSING
         self.phase = follow(CONSUMER, self.phase, ConsumerPhase.DETACHED)
         session = self.session
         try:
             session.post.detach(self.queue, self)
-            self.subscription.ended(session.post, self.queue, closed=self._closed)
+            self.subscription.ended(session.post, self.queue, closed=closed)
         except PolluxError as error:
             session.log("ending link %r: %s", self.name, error)
 
@@ -440,7 +440,7 @@ class Consumer(OutgoingLink["MessageReference"]):
         """Close the link: its queue was deleted, and has let go of it."""
         if self.phase not in OVER:
             self.phase = follow(CONSUMER, self.phase, ConsumerPhase.ORPHANED)
-        elif self.phase is ConsumerPhase.RETIRING:
+        elif self.phase in LEAVING:
             self.phase = follow(CONSUMER, self.phase, ConsumerPhase.DETACHED)
         self.session.close_link(self, "amqp:resource-deleted", f"queue {queue.name!r} was deleted")
 

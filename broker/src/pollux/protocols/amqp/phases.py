@@ -38,13 +38,15 @@ class LoginPhase(StrEnum):
 
 
 class ConsumerPhase(StrEnum):
-    """Where a consumer is; its queue knows it in the first and the last but one."""
+    """Where a consumer is; its queue knows it while it is attached, and while it leaves."""
 
     ATTACHED = "attached"
     #: The queue was deleted, and has let go of it; its client is told.
     ORPHANED = "orphaned"
     #: The link is over, and still at its queue: others end before it, or it has outcomes in open transactions.
     RETIRING = "retiring"
+    #: The same, and the client has closed the link for good, and not only detached it.
+    CLOSING = "closing"
     DETACHED = "detached"
 
 
@@ -69,10 +71,13 @@ LOGIN: Final = {
     LoginPhase.OVER: frozenset[LoginPhase](),
 }
 CONSUMER: Final = {
-    ConsumerPhase.ATTACHED: frozenset({ConsumerPhase.ORPHANED, ConsumerPhase.RETIRING}),
+    ConsumerPhase.ATTACHED: frozenset({ConsumerPhase.ORPHANED, ConsumerPhase.RETIRING, ConsumerPhase.CLOSING}),
     ConsumerPhase.ORPHANED: frozenset({ConsumerPhase.DETACHED}),
     ConsumerPhase.RETIRING: frozenset({ConsumerPhase.DETACHED}),
+    ConsumerPhase.CLOSING: frozenset({ConsumerPhase.DETACHED}),
     ConsumerPhase.DETACHED: frozenset[ConsumerPhase](),
 }
 #: The phases of a consumer whose link is over.
-OVER: Final = frozenset({ConsumerPhase.RETIRING, ConsumerPhase.DETACHED})
+OVER: Final = frozenset({ConsumerPhase.RETIRING, ConsumerPhase.CLOSING, ConsumerPhase.DETACHED})
+#: Those of them in which its queue still knows it.
+LEAVING: Final = frozenset({ConsumerPhase.RETIRING, ConsumerPhase.CLOSING})

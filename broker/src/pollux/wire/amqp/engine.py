@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from pollux.transitions import follow
 from pollux.wire.amqp.codec import Array, Symbol
 from pollux.wire.amqp.guard import Attach, FrameError, Guard, Open
 from pollux.wire.amqp.links import IncomingLink
+from pollux.wire.amqp.phases import CLOSING, ENGINE, TAKING, Phase
 from pollux.wire.amqp.proton import NULL, Pointer, ffi, lib, put, set_condition, text
 from pollux.wire.amqp.sasl import AMQP_HEADER, close_frame
 
@@ -30,6 +32,7 @@ _output_view = ffi.buffer(_output)
 
 _DELIVERY = int(lib.PN_DELIVERY)
 _LINK_FLOW = int(lib.PN_LINK_FLOW)
+_FREED = Phase.FREED
 
 
 class Handler(Protocol):
@@ -58,18 +61,16 @@ class Handler(Protocol):
 
 
 class Engine:
-    """The proton objects of one connection. Call nothing but :attr:`freed` after :meth:`free`."""
+    """The proton objects of one connection. Call nothing but :attr:`phase` after :meth:`free`."""
 
     __slots__ = (
-        "_closed",
         "_collector",
         "_connection",
         "_epilogue",
-        "_failed",
         "_guard",
         "_transport",
-        "freed",
         "links",
+        "phase",
         "window",
     )
 
@@ -77,10 +78,8 @@ class Engine:
         self._transport = lib.pn_transport()
         self._connection = lib.pn_connection()
         self._collector = lib.pn_collector()
-        self._closed = False
         self._epilogue = b""
-        self._failed = False
-        self.freed = False
+        self.phase = Phase.OPEN
         self.links: dict[Pointer, Link] = {}
         self.window = WINDOW_FRAMES * max_frame
         self._guard = Guard(max_frame=max_frame, max_sessions=max_sessions, max_handles=max_handles)
@@ -102,7 +101,7 @@ class Engine:
 
     def receive(self, data: bytes, handler: Handler) -> None:
         """Take bytes from the client (behind the protocol header) and report all that they caused."""
-        if self._failed:
+        if self.phase not in TAKING:
             return
         try:
             data = self._guard.check(data)
@@ -116,9 +115,9 @@ class Engine:
             if taken <= 0:
                 break
             offset += taken
-            if offset < size and not self._failed:
+            if offset < size and self.phase in TAKING:
                 self.dispatch(handler)
-                if self.freed:
+                if self.phase is _FREED:
                     return
         self.dispatch(handler)
 
@@ -139,13 +138,13 @@ class Engine:
                     link.on_flow()
             else:
                 self._other(event, kind, handler)
-                if self.freed:
+                if self.phase is _FREED:
                     return
             pop(collector)
 
     def _other(self, event: Pointer, kind: int, handler: Handler) -> None:
         guard = self._guard
-        if self._closed and kind not in (lib.PN_CONNECTION_REMOTE_CLOSE, lib.PN_TRANSPORT_ERROR):
+        if self.phase in CLOSING and kind not in (lib.PN_CONNECTION_REMOTE_CLOSE, lib.PN_TRANSPORT_ERROR):
             return
         if kind == lib.PN_LINK_REMOTE_OPEN:
             link = lib.pn_event_link(event)
@@ -169,8 +168,8 @@ class Engine:
                 handler.on_open(guard.open)
         elif kind == lib.PN_CONNECTION_REMOTE_CLOSE:
             handler.on_close()
-        elif kind == lib.PN_TRANSPORT_ERROR and not self._failed:
-            self._failed = True
+        elif kind == lib.PN_TRANSPORT_ERROR and self.phase in TAKING:
+            self._take_no_more()
             condition = lib.pn_transport_condition(self._transport)
             handler.on_error(
                 text(lib.pn_condition_get_name(condition)) or "amqp:connection:framing-error",
@@ -180,7 +179,7 @@ class Engine:
     def output(self) -> list[bytes]:
         """Return all bytes to send now."""
         parts: list[bytes] = []
-        if self.freed:
+        if self.phase is _FREED:
             return parts
         transport, view = self._transport, _output_view
         while (size := lib.pn_transport_peek(transport, _output, _OUTPUT)) > 0:
@@ -193,7 +192,7 @@ class Engine:
 
     def tick(self, now: int) -> int:
         """Do what is due at ``now`` (milliseconds, any epoch but 0); returns when next, 0 for never."""
-        return 0 if self.freed else int(lib.pn_transport_tick(self._transport, now))
+        return 0 if self.phase is _FREED else int(lib.pn_transport_tick(self._transport, now))
 
     # -- connection
 
@@ -213,9 +212,9 @@ class Engine:
         self, condition: str | None = None, description: str = "", info: dict[object, object] | None = None
     ) -> None:
         """Close our side, with an error when ``condition`` is given. May be called again: the first one counts."""
-        if self._closed or self.freed:
+        if self.phase in CLOSING or self.phase is _FREED:
             return
-        self._closed = True
+        self.phase = follow(ENGINE, self.phase, Phase.FAILED if self.phase is Phase.BROKEN else Phase.CLOSED)
         connection = self._connection
         if condition is not None:
             set_condition(lib.pn_connection_condition(connection), condition, description, info)
@@ -232,17 +231,17 @@ class Engine:
 
     def fail(self, condition: str, description: str) -> None:
         """Stop taking input, and close with an error."""
-        reported = self._failed
-        self._failed = True
+        reported = self.phase not in TAKING
+        if not reported:
+            self._take_no_more()
         self.close(condition, description)
         if not reported and self._guard.open is None:
             # proton sends no close before it has seen the peer's open.
             self._epilogue = close_frame(condition, description)
 
-    @property
-    def failed(self) -> bool:
-        """Whether the client broke the protocol: its input is not looked at any more."""
-        return self._failed
+    def _take_no_more(self) -> None:
+        """Look at no input any more; our side is to be closed, if it is not."""
+        self.phase = follow(ENGINE, self.phase, Phase.BROKEN if self.phase is Phase.OPEN else Phase.FAILED)
 
     # -- sessions and links
 
@@ -344,9 +343,9 @@ class Engine:
 
     def free(self) -> None:
         """Give back everything. No pointer of this engine may be used afterwards."""
-        if self.freed:
+        if self.phase is _FREED:
             return
-        self.freed = True
+        self.phase = follow(ENGINE, self.phase, _FREED)
         for link in self.links.values():
             link.abandon()
         self.links.clear()
