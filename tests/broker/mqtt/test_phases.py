@@ -14,10 +14,12 @@ from pollux.protocols.mqtt.phases import (
     ESTABLISHED,
     EXCHANGE,
     FLOW,
+    INTAKE,
     SESSION,
     WAY,
     Exchange,
     Flow,
+    Intake,
     Phase,
     Way,
 )
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 TABLES: list[tuple[Mapping[Any, frozenset[Any]], Enum, set[Enum]]] = [
     (SESSION, Phase.NEW, {Phase.CLOSED}),
     (EXCHANGE, Exchange.IDLE, set()),
+    (INTAKE, Intake.TAKING, {Intake.STOPPED}),
     (FLOW, Flow.SENDING, {Flow.STOPPED}),
     (WAY, Way.THROUGH, {Way.STOPPED}),
 ]

@@ -25,10 +25,12 @@ from pollux.engine.security import Permission
 from pollux.errors import DiskFullError, LimitError, PolluxError
 from pollux.message import Encoding, Message
 from pollux.protocols.mqtt.large import LARGE, LargeRest
+from pollux.protocols.mqtt.phases import INTAKE, Intake
 from pollux.protocols.mqtt.published import FLAGS, TopicAliases, published
 from pollux.protocols.mqtt.reading import PARKED
 from pollux.protocols.mqtt.refusal import RefusedError, reason_of
 from pollux.protocols.mqtt.state import QOS2_IN_KIND, packet_key
+from pollux.transitions import follow
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.encode import encode_ack, encode_words
 from pollux.wire.mqtt.packets import V5
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pollux.mqtt")
 
+TAKING, PARKING, STOPPED = Intake.TAKING, Intake.PARKING, Intake.STOPPED
 #: Bytes (and messages) of PUBLISHes kept while an address takes none; beyond them reading pauses.
 MAX_PARKED_BYTES = 1024 * 1024
 MAX_PARKED = 4_096
@@ -68,13 +71,13 @@ class Inbound:
         "_awaited",
         "_awaiting",
         "_close_unauthorized",
-        "_closed",
         "_identity",
         "_in_flight",
         "_mqtt_sessions",
         "_packets",
         "_parked",
         "_parked_bytes",
+        "_phase",
         "_post",
         "_problem_info",
         "_reading",
@@ -130,7 +133,7 @@ class Inbound:
         self._receive_maximum = receive_maximum
         self._problem_info = problem_info
         self._close_unauthorized = close_unauthorized
-        self._closed = False
+        self._phase = TAKING
         #: Topic as on the wire -> address, for topics that are well formed.
         self._topics: dict[bytes, str] = {}
         self._topic_bytes = 0
@@ -162,7 +165,7 @@ class Inbound:
     def publish(self, packets: list[PublishTuple]) -> None:
         """Take the PUBLISHes of one wake-up, in order. :meth:`end_turn` confirms. Raises ProtocolError."""
         self.received += len(packets)
-        if self._parked or self._closed:
+        if self._phase is not TAKING:
             for packet in packets:
                 self._park(packet)
             return
@@ -238,7 +241,7 @@ class Inbound:
             if packet[2]:
                 self._in_flight += 1
             self._refuse(packet, error)
-        elif self._parked or self._closed:
+        elif self._phase is not TAKING:
             self._park(packet)
         else:
             self._publish_special(packet, self._mqtt_sessions.wall_ms())
@@ -360,9 +363,9 @@ class Inbound:
             self._forget(packet_id)
             if isinstance(refusal, DiskFullError) and not self._post.writable(address):
                 self._in_flight -= 1
-                if not self._closed:
+                if self._phase is not STOPPED:
                     self._wait_for(address, [packet])
-            elif not self._closed:
+            elif self._phase is not STOPPED:
                 try:
                     self._refuse(packet, refusal)
                 except ProtocolError as violation_:
@@ -372,7 +375,7 @@ class Inbound:
     def _asked_again(self, error: Exception | None) -> None:
         """Answer a repeated PUBLISH whose first one was just being stored."""
         packet = self._again.popleft()
-        if error is not None or self._closed:
+        if error is not None or self._phase is STOPPED:
             return
         if packet[2] in self._state.inbound:
             self._answer_received(packet[2])
@@ -469,7 +472,7 @@ class Inbound:
     def _confirm(self, error: Exception | None) -> None:
         packets, finished = self._awaiting.popleft()
         self._in_flight -= finished
-        if error is None and not self._closed:
+        if error is None and self._phase is not STOPPED:
             self._send(packets)
 
     # -- back pressure
@@ -485,6 +488,8 @@ class Inbound:
 
     def _wait_for(self, address: str, packets: list[PublishTuple]) -> None:
         """Keep ``packets`` until ``address`` takes messages."""
+        if self._phase is TAKING:
+            self._phase = follow(INTAKE, TAKING, PARKING)
         for packet in packets:
             self._park(packet)
         self._awaited.add(address)
@@ -493,8 +498,9 @@ class Inbound:
     def _writable(self) -> None:
         """Go on with what is parked."""
         self._awaited = {address for address in self._awaited if not self._post.writable(address)}
-        if self._closed or not self._parked:
+        if self._phase is not PARKING:
             return
+        self._phase = follow(INTAKE, PARKING, TAKING)
         packets = list(self._parked)
         self._parked.clear()
         self._parked_bytes = 0
@@ -518,7 +524,7 @@ class Inbound:
 
     def stop(self) -> None:
         """Drop what is parked, as the connection is gone: what was not confirmed the client sends again."""
-        self._closed = True
+        self._phase = follow(INTAKE, self._phase, STOPPED)
         for address in self._awaited:
             self._post.off_writable(address, self._writable)
         self._awaited.clear()

@@ -1,7 +1,8 @@
 """The phases of one MQTT connection and of its parts, as tables; a change that they do not have is a defect.
 
 Pure. Each part holds one phase, and changes it with ``follow`` alone. The parts: the connection itself, its enhanced
-log-in (section 4.12), what is delivered to the client, and the way out that packets and large messages share.
+log-in (section 4.12), what the client publishes, what is delivered to it, and the way out that packets and large
+messages share.
 """
 
 from __future__ import annotations
@@ -38,6 +39,17 @@ class Exchange(Enum):
     CHECKING = "checking"
 
 
+class Intake(Enum):
+    """Phases of what a client publishes."""
+
+    #: Messages are taken as they come.
+    TAKING = "taking"
+    #: An address takes no messages: what comes is parked behind the first one for it.
+    PARKING = "parking"
+    #: The connection is gone; nothing is taken or answered any more.
+    STOPPED = "stopped"
+
+
 class Flow(Enum):
     """Phases of the deliveries to a client."""
 
@@ -68,6 +80,11 @@ EXCHANGE: Mapping[Exchange, frozenset[Exchange]] = {
     Exchange.IDLE: frozenset({Exchange.CHALLENGED}),
     Exchange.CHALLENGED: frozenset({Exchange.CHECKING}),
     Exchange.CHECKING: frozenset({Exchange.IDLE}),
+}
+INTAKE: Mapping[Intake, frozenset[Intake]] = {
+    Intake.TAKING: frozenset({Intake.PARKING, Intake.STOPPED}),
+    Intake.PARKING: frozenset({Intake.TAKING, Intake.STOPPED}),
+    Intake.STOPPED: frozenset(),
 }
 FLOW: Mapping[Flow, frozenset[Flow]] = {
     Flow.SENDING: frozenset({Flow.PAUSED, Flow.STOPPED}),
