@@ -26,8 +26,11 @@ class LoadError(Exception):
 class Connection:
     """One connection: blocking for its handshake, then driven by `run`."""
 
+    #: The same as `socket`; None until there is one, and for ever where nobody accepted.
+    _opened: socket.socket | None = None
+
     def __init__(self, host: str, port: int) -> None:
-        self.socket = socket.create_connection((host, port), HANDSHAKE_LIMIT)
+        self.socket = self._opened = socket.create_connection((host, port), HANDSHAKE_LIMIT)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.unsent: list[memoryview] = []
         self.epoll: select.epoll | None = None
@@ -93,8 +96,8 @@ class Connection:
 
     def __del__(self) -> None:
         """A handshake that failed leaves nobody else to close the socket."""
-        if hasattr(self, "socket"):
-            self.socket.close()
+        if self._opened is not None:
+            self._opened.close()
 
 
 def run(connections: Sequence[Connection]) -> None:
