@@ -68,7 +68,7 @@ RENDER_NODES = [
                 "name": "Load the role",
                 "ansible.builtin.include_role": {
                     "name": "zookeeper",
-                    "tasks_from": "serves.yml",
+                    "tasks_from": "gates.yml",
                     "public": True,
                     "apply": {"when": False},
                 },

@@ -44,7 +44,7 @@ def templates() -> list[Path]:
 @functools.cache
 def sources() -> dict[Path, str]:
     """Read all that uses variables: tasks, templates, private variables, playbooks and filters; without comments."""
-    paths = [*ROOT.glob("roles/*/tasks/*.yml"), *ROOT.glob("roles/*/vars/*.yml"), *templates()]
+    paths = [*ROOT.glob("roles/*/tasks/**/*.yml"), *ROOT.glob("roles/*/vars/*.yml"), *templates()]
     paths += [*ROOT.glob("playbooks/*.yml"), *ROOT.glob("filter_plugins/*.py"), *INVENTORY.glob("*.py")]
     return {path: re.sub(r"(?m)^\s*#.*$", "", path.read_text()) for path in paths}
 
