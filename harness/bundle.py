@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 import ansible_mitogen
 import yaml
 
-import demo
-from harness import bytecode
+from harness import bytecode, local_inventory
+from harness.ports import is_free
+from harness.process_sessions import end_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -40,9 +41,9 @@ MITOGEN = {
     "ANSIBLE_STRATEGY_PLUGINS": str(Path(*ansible_mitogen.__path__) / "plugins" / "strategy"),
     "ANSIBLE_STRATEGY": "mitogen_linear",
 }
-MEMBERS = demo.MEMBERS
+MEMBERS = local_inventory.MEMBERS
 #: The ports of inventories/local, and those of a second acceptor.
-PORTS = (*demo.PORTS, 61617, 61717)
+PORTS = (*local_inventory.PORTS, 61617, 61717)
 #: A playbook may take this long on a very busy machine (seconds). Only a playbook that hangs takes it.
 LIMIT = 600.0
 #: What watches a playbook looks again after so many seconds: always, it would need a processor for itself.
@@ -161,7 +162,7 @@ class Site:
                 self._wait(process, watch, limit)
             finally:
                 if process.poll() is None:
-                    demo.end_session(process)
+                    end_session(process)
         lines = record.read_text().splitlines() if record.exists() else []
         logged = log.read_text() if log.exists() else ""
         return Run(
@@ -299,7 +300,7 @@ def write_private(path: Path, text: str) -> None:
 def free_offset() -> int:
     """An offset with which no port of a site is taken; by chance, so that two sites seldom want the same."""
     for offset in random.sample(range(0, 3000, 10), 300):
-        if all(demo.port_is_free(port + offset) for port in PORTS):
+        if all(is_free(port + offset) for port in PORTS):
             return offset
     raise AssertionError("no free ports")
 

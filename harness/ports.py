@@ -27,7 +27,7 @@ def free_port() -> int:
         for step in range(1, _COUNT):
             number = (last + step) % _COUNT
             port = least - _COUNT + number
-            if _is_free(port):
+            if is_free(port):
                 os.pwrite(descriptor, b"%-10d" % number, 0)
                 return port
     finally:
@@ -35,7 +35,8 @@ def free_port() -> int:
     raise AssertionError(f"no port below {least} is free")
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether a listener would get this port of the loopback interface."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -20,7 +20,7 @@ from urllib.request import urlopen
 
 import pyspark
 
-import demo
+from harness.process_sessions import end_session
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -121,7 +121,7 @@ class SparkCluster:
     def stop(self) -> None:
         """End the workers with their executors, then the master; whatever their state."""
         for process in reversed(self._processes):
-            demo.end_session(process)
+            end_session(process)
             process.wait()
         self._processes.clear()
 

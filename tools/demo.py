@@ -12,7 +12,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,15 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(1, str(ROOT))
+
+from harness.local_inventory import MEMBERS, PORTS  # noqa: E402
+from harness.ports import is_free  # noqa: E402
+from harness.process_sessions import end_session  # noqa: E402
+
 STATE = ROOT / ".pollux"
-#: The ports of inventories/local before the offset: acceptor and management of both brokers.
-PORTS = (61616, 8161, 61716, 8261)
-MEMBERS = ("castor", "pollux")
 #: What is counted, and must be nothing.
 COUNTS = ("lost", "phantom", "duplicated", "two_lives", "order_violations")
-#: A playbook may take this long on a slow machine, and this long to end after Ctrl-C (seconds).
+#: A playbook may take this long on a slow machine (seconds).
 PLAYBOOK_LIMIT = 1200.0
-END_LIMIT = 30.0
 EXAMPLES = """\
 examples:
   make demo                        about two minutes
@@ -162,51 +163,12 @@ class Demo:
         return stopped
 
 
-def end_session(process: subprocess.Popen[Any], limit: float = END_LIMIT) -> None:
-    """Interrupt a process that leads a session and everything in it; kill what is left after ``limit`` seconds."""
-    for how in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, how)
-        except ProcessLookupError:
-            break
-        deadline = time.monotonic() + limit
-        while session_lives(process) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        if not session_lives(process):
-            break
-
-
-def session_lives(process: subprocess.Popen[Any]) -> bool:
-    """Whether the process, or another one of its group, is left."""
-    if process.poll() is None:
-        return True
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
-        except (OSError, ValueError):
-            continue  # it has ended meanwhile
-        if int(group) == process.pid and state != "Z":  # a zombie that nobody waits for does nothing any more
-            return True
-    return False
-
-
 def free_offset(ports: Sequence[int]) -> int:
     """The first offset with which nobody listens on any of the ports; raises DemoError when there is none."""
     for offset in range(0, 3000, 10):
-        if all(port_is_free(port + offset) for port in ports):
+        if all(is_free(port + offset) for port in ports):
             return offset
     raise DemoError(f"no free ports near {', '.join(str(port) for port in ports)}: stop what uses them")
-
-
-def port_is_free(port: int) -> bool:
-    """Whether a listener would get this port of the loopback interface."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def summary(found: Mapping[str, Any], took: Mapping[str, float]) -> Table:

@@ -14,6 +14,8 @@ import pytest
 from rich.console import Console
 
 import demo
+from harness.ports import is_free
+from harness.process_sessions import end_session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +52,7 @@ def test_ports_that_somebody_uses_are_left_alone() -> None:
         port = other.getsockname()[1]
         offset = demo.free_offset((port,))
         assert offset > 0
-        assert demo.port_is_free(port + offset)
+        assert is_free(port + offset)
 
 
 def test_the_end_of_a_playbook_is_the_end_of_everything_it_started() -> None:
@@ -67,7 +69,7 @@ def test_the_end_of_a_playbook_is_the_end_of_everything_it_started() -> None:
     ) as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())
-        demo.end_session(process, limit=1.0)
+        end_session(process, limit=1.0)
         assert process.returncode is not None
         assert not alive(child)
 

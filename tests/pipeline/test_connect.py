@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-import demo
 from harness.journals import JournalFile
+from harness.process_sessions import end_session
 from harness.spark_cluster import LIMIT, SHORT_LIVED, UNCOMPILED, without_spark
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def server(directory: Path) -> Iterator[str]:
         assert number, "".join(said)
         yield f"127.0.0.1:{number}"
     finally:
-        demo.end_session(process)
+        end_session(process)
         process.wait()
         listener.join()
         process.stdout.close()

@@ -13,8 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 #: The packages of each directory as its files would name them, and those that it may not know.
 PACKAGES = {"tests": {each.name for each in (ROOT / "tests").iterdir() if each.is_dir()} - {"ansible", "benchmarks"}}
 PACKAGES |= {"benchmarks": {"benchmarks"}, "molecule": {"lab"}}
+PACKAGES |= {"tools": {"tools", *(each.stem for each in (ROOT / "tools").glob("*.py"))}}
 FOREIGN = {
-    "harness": ("tests", "benchmarks", "molecule"),
+    "harness": ("tests", "benchmarks", "molecule", "tools"),
+    "tools": ("tests", "benchmarks", "molecule"),
     "benchmarks": ("tests", "molecule"),
     "molecule": ("tests", "benchmarks"),
 }
