@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
+from harness.drill_program import Program, ProgramError
+from harness.drills import client_options
 from lab import faults, parts, targets
 from lab.journals import Journal
 from lab.places import LabError
-from lab.program import Program
 from pollux.client.url import Wire, parse_url
 from pollux.drill import report as reports
 from pollux.drill.errors import UnavailableError
@@ -38,15 +39,6 @@ if TYPE_CHECKING:
     Mark = Callable[[str, float], None]
     Served = Callable[[], Awaitable[None]]
 
-#: Clients look for the live broker often and never give up; a dead connection is noticed after two seconds. An answer
-#: may take two heartbeats of a backup that is gone, and the resource manager's next look: up to 30 s in the lab.
-_CLIENTS = (
-    "reconnectAttempts=-1&retryInterval={}&maxRetryInterval={}&initialConnectAttempts=300&clientFailureCheckPeriod={}"
-    "&callFailoverTimeout=-1&callTimeout=60000"
-)
-#: The same for machines that are not to be asked often: a dozen clients that knock ten times a second, and take two
-#: seconds of silence for its death, keep an emulated broker from proving its right to serve.
-_CLIENT_TIMES, _SPARING_TIMES = (10, 100, 2_000), (100, 1_000, 10_000)
 #: Seconds of traffic before the fault, and at least in all.
 BEFORE, AT_LEAST = 1.0, 4.0
 #: What taking over, recovering, and becoming a complete pair again may take, seconds.
@@ -64,8 +56,8 @@ class Step:
 
     `takeover`: whether another member has to become live before it is undone ("any": not judged; "nobody": also the
     live of before must not serve then). Instead of a fault it may be "none" (traffic only) or "run": `options` are then
-    those of :class:`lab.program.Program`, a program (a playbook of the bundle) that works on the hosts while traffic
-    flows.
+    those of :class:`harness.drill_program.Program`, a program (a playbook of the bundle) that works on the hosts while
+    traffic flows.
     """
 
     fault: str
@@ -125,7 +117,10 @@ class Step:
         if step.fault not in ("none", "run", *faults.kinds()):
             raise LabError(f"there is no fault {step.fault!r}; there are: none, run, {', '.join(faults.kinds())}")
         if step.fault == "run":
-            Program.parse(step.options)
+            try:
+                Program.parse(step.options)
+            except ProgramError as error:
+                raise LabError(str(error)) from error
         elif step.away:
             raise LabError(f"away is for a program, not for the fault {step.fault}")
         return step
@@ -140,17 +135,6 @@ class Step:
     def label(self) -> str:
         """Return what the report calls it."""
         return self.name or self.fault
-
-
-def client_options(watch_seconds: float, connect_ms: int = 0, *, one_node: bool = False) -> str:
-    """How a drill's clients behave on machines that are asked every so many seconds who is live.
-
-    `one_node`: they stay with the brokers that they are given. Another node of the cluster does not know what was sent
-    to theirs and not confirmed, and what is sent there again is stored twice (docs/clusters.md).
-    """
-    words = _CLIENTS.format(*(_SPARING_TIMES if watch_seconds > WATCH_SECONDS else _CLIENT_TIMES))
-    times = f"{words}&connect-timeout-millis={connect_ms}" if connect_ms else words
-    return f"{times}&useTopologyForLoadBalancing=false" if one_node else times
 
 
 def may_serve(takeover: str, *, found: str, before: str) -> bool:
@@ -180,7 +164,7 @@ class Breaker:
                     await self._run(members, mark, note, served)
                 else:
                     await self.strike(members, mark, note, served)
-            except LabError as error:
+            except (LabError, ProgramError) as error:
                 raise UnavailableError(str(error)) from error
 
     async def _run(self, members: Members, mark: Mark, note: Say, served: Served) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 import shutil
 import sys
 import zipfile
 from typing import TYPE_CHECKING
 
+from harness.releases import BROKEN, VERSION_FILE, raised
 from lab.places import PLACES, ROOT, LabError, Places
 from lab.processes import run
 
@@ -43,14 +43,6 @@ def ensure(places: Places = PLACES) -> Path:
     return places.wheelhouse
 
 
-def raised(version: str) -> str:
-    """The next version after this one: its last number plus one."""
-    match = re.fullmatch(r"(.*?)(\d+)", version)
-    if match is None:
-        raise LabError(f"version {version!r} does not end with a number")
-    return f"{match[1]}{int(match[2]) + 1}"
-
-
 def next_version(target: Path, *, broken: bool = False, places: Places = PLACES) -> Path:
     """A wheelhouse like the current one with a broker of the next version; `broken`: one that does not become ready."""
     current = ensure(places)
@@ -58,7 +50,10 @@ def next_version(target: Path, *, broken: bool = False, places: Places = PLACES)
     shutil.copytree(current, target)
     old = next(target.glob("pollux_broker-*.whl"))
     version = old.name.split("-")[1]
-    new = raised(raised(version)) if broken else raised(version)
+    try:
+        new = raised(raised(version)) if broken else raised(version)
+    except ValueError as error:
+        raise LabError(str(error)) from error
     wheel = target / old.name.replace(f"-{version}-", f"-{new}-")
     rewrite(old, wheel, version, new, broken=broken)
     old_hash = hashlib.sha256(old.read_bytes()).hexdigest()
@@ -68,15 +63,6 @@ def next_version(target: Path, *, broken: bool = False, places: Places = PLACES)
         text = (target / name).read_text().replace(old_hash, new_hash).replace(old.name, wheel.name)
         (target / name).write_text(text.replace(f"pollux-broker=={version}", f"pollux-broker=={new}"))
     return target
-
-
-#: Where the broker has the version that it tells.
-VERSION_FILE = "pollux/version.py"
-#: Takes the place of the broker's entry in a release that is meant to fail: it starts, and never becomes ready.
-BROKEN = (
-    "\nif __import__('sys').argv[1:2] == ['run']:\n"
-    "    raise SystemExit('this release is broken on purpose: it does not become ready')\n"
-)
 
 
 def rewrite(old: Path, new: Path, version: str, raised_version: str, *, broken: bool) -> None:

@@ -16,8 +16,10 @@ import pytest
 import yaml
 
 from harness.bundle import MEMBERS, PLAYBOOK, ROOT, Site, tree
+from harness.drill_program import Program
+from harness.drills import run_under_traffic
 from harness.failover import wait_until
-from lab import drill, program, wheels
+from harness.releases import BROKEN, VERSION_FILE, raised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,27 +36,20 @@ class Releases:
     def __init__(self, directory: Path) -> None:
         text = (ROOT / "broker" / "pyproject.toml").read_text()
         self.version = re.findall(r'(?m)^version = "(.*)"$', text)[0]
-        self.next_version = wheels.raised(self.version)
+        self.next_version = raised(self.version)
         self.next = self._sources(directory / "next", self.next_version)
-        self.broken = self._sources(directory / "broken", wheels.raised(self.next_version))
+        self.broken = self._sources(directory / "broken", raised(self.next_version))
         with (self.broken / "src" / "pollux" / "cli" / "__init__.py").open("a") as file:
-            file.write(wheels.BROKEN)
+            file.write(BROKEN)
 
     def _sources(self, target: Path, version: str) -> Path:
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(ROOT / "broker", target, ignore=ignored)
-        for name in ("pyproject.toml", f"src/{wheels.VERSION_FILE}"):
+        for name in ("pyproject.toml", f"src/{VERSION_FILE}"):
             text = (target / name).read_text()
             assert f'"{self.version}"' in text
             (target / name).write_text(text.replace(f'"{self.version}"', f'"{version}"', 1))
         return target
-
-
-class LocalHost:
-    """As much of a host of the lab as a drill needs for brokers of this machine."""
-
-    def reach(self, port: int) -> str:
-        return f"127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")
@@ -125,16 +120,16 @@ def test_a_run_that_was_broken_off_goes_on_and_nothing_is_lost(site: Site, relea
     command += ["-e", f"@{tmp_path / 'next.json'}"]
     environment = {**site.environment(tmp_path / "record", tmp_path / "log"), "ANSIBLE_STDOUT_CALLBACK": "default"}
     options = {"command": command, "environment": environment}
-    killed = program.Program.parse({**options, "kill_at": CONFIGURES})
+    killed = Program.parse({**options, "kill_at": CONFIGURES})
     assert "killed" in asyncio.run(killed.run(tmp_path / "broken-off"))
     assert (site.local / backup / "rollback" / "manifest.json").exists(), "it was broken off in the middle"
     assert site.pollux(live, "status")["activation"]["state"] == "live"
 
     again = {**options, "says": [f"upgrade to version {releases.next_version}"]}
-    step = drill.Step.parse({"fault": "run", "name": "again", "options": again, "rate": 50})
-    hosts: Any = {member: LocalHost() for member in MEMBERS}
-    (found,) = drill.run(manifest(site, tmp_path), [step], hosts, tmp_path / "reports", ["amqp", "stomp", "mqtt"])
+    found = run_under_traffic(manifest(site, tmp_path), Program.parse(again), tmp_path / "reports", rate=50)
+    assert found["problems"] == []
     assert (found["result"], found["lost"], found["two_lives"]) == ("clean", 0, 0)
+    assert found["rto_ms_overall"] is not None
     assert found["confirmed"] > 3000, "more than what was confirmed before it began"
     assert versions(site) == {releases.next_version}
     assert site.live() == backup
@@ -240,6 +235,8 @@ def manifest(site: Site, directory: Path) -> Path:
             "name": member,
             "url": f"tcp://127.0.0.1:{61616 + site.offset + 100 * number}",
             "management": f"http://127.0.0.1:{8161 + site.offset + 100 * number}",
+            "pid_file": f"{member}.pid",  # nobody starts or kills one by this
+            "start": ["true"],
         }
         for number, member in enumerate(MEMBERS)
     ]

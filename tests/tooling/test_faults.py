@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from harness.releases import VERSION_FILE, raised
 from lab import drill, faults, image, journals, packets, wheels
 from lab.hosts import Container
 from lab.journals import Journal
@@ -313,28 +314,28 @@ def test_who_must_not_be_live_is_stopped_before_the_program(tmp_path: Path, away
 
 
 def test_the_next_version() -> None:
-    assert wheels.raised("0.1.0") == "0.1.1"
-    assert wheels.raised("1.9") == "1.10"
-    with pytest.raises(LabError):
-        wheels.raised("1.0.dev")
+    assert raised("0.1.0") == "0.1.1"
+    assert raised("1.9") == "1.10"
+    with pytest.raises(ValueError, match="does not end with a number"):
+        raised("1.0.dev")
 
 
 def test_a_raised_wheel_is_the_next_version_in_all_that_it_says(tmp_path: Path) -> None:
     info = "pollux_broker-1.2.3.dist-info"
     with zipfile.ZipFile(tmp_path / "old.whl", "w") as wheel:
-        wheel.writestr(wheels.VERSION_FILE, 'VERSION = "1.2.3"\n')
+        wheel.writestr(VERSION_FILE, 'VERSION = "1.2.3"\n')
         wheel.writestr("pollux/cli/__init__.py", "pass\n")
         wheel.writestr(f"{info}/METADATA", "Name: pollux-broker\nVersion: 1.2.3\nDescription: 1.2.3\n")
         wheel.writestr(f"{info}/RECORD", "")
     wheels.rewrite(tmp_path / "old.whl", tmp_path / "new.whl", "1.2.3", "1.2.4", broken=False)
     with zipfile.ZipFile(tmp_path / "new.whl") as wheel:
         info = info.replace("1.2.3", "1.2.4")
-        assert wheel.read(wheels.VERSION_FILE) == b'VERSION = "1.2.4"\n'
+        assert wheel.read(VERSION_FILE) == b'VERSION = "1.2.4"\n'
         assert b"\nVersion: 1.2.4\n" in wheel.read(f"{info}/METADATA")
         record = wheel.read(f"{info}/RECORD").decode().splitlines()
         assert {line.split(",")[0] for line in record} == set(wheel.namelist())
     # The broker has its version where this looks for it.
-    assert 'VERSION = "' in (ROOT / "broker" / "src" / wheels.VERSION_FILE).read_text()
+    assert 'VERSION = "' in (ROOT / "broker" / "src" / VERSION_FILE).read_text()
 
 
 def test_of_a_step_that_is_not_clean_the_brokers_own_words_are_kept(

@@ -42,6 +42,14 @@ def test_the_harness_is_below_those_who_use_it(directory: str) -> None:
     assert found == set()
 
 
+def test_no_test_but_those_of_the_lab_knows_it() -> None:
+    """Refuses the others' imports: what both need belongs to the harness."""
+    those = (ROOT / "tests" / "tooling", ROOT / "tests" / "benchmarks")
+    files = {each for each in (ROOT / "tests").rglob("*.py") if "lab" in imported(each)}
+    assert {each for each in files if each.parent not in those} == set()
+    assert files
+
+
 def test_what_make_crash_runs_finds_its_modules(tmp_path: Path) -> None:
     """It is a program, not a test: nobody but pytest puts the tree's root where modules are looked for."""
     program = ROOT / "tests" / "crash.py"

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness import started
-from lab import guard, program, scenarios
+from harness import drill_program, started
+from lab import guard, scenarios
 from lab.record import VARIABLE
 from lab.steps import Steps
 
@@ -96,7 +96,7 @@ async def test_a_program_ends_with_the_drill_that_started_it(tmp_path: Path) -> 
     """Breaks when it outlives a drill that is interrupted while it runs."""
     number = tmp_path / "number"
     command = (sys.executable, "-c", DEAF, str(number))
-    running = asyncio.create_task(program.Program(command).run(tmp_path / "log"))
+    running = asyncio.create_task(drill_program.Program(command).run(tmp_path / "log"))
     try:
         await asyncio.to_thread(wait_until, lambda: runs(number))
         running.cancel()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from harness.drills import client_options
 from lab import drill, image, scenarios, targets
 from lab.places import LabError
 from pollux.client.url import parse_url
@@ -48,12 +49,12 @@ def test_who_may_serve_while_a_fault_lasts(takeover: str, castor: bool, pollux: 
 @pytest.mark.parametrize("watch_seconds", [0.05, 0.5])
 def test_clients_of_a_drill_outlast_every_fault(watch_seconds: float) -> None:
     """A transaction that gave up after a minute would be taken for a broker that does not serve."""
-    options = parse_url(f"tcp://a?{drill.client_options(watch_seconds)}").options
+    options = parse_url(f"tcp://a?{client_options(watch_seconds)}").options
     assert (options.reconnect_attempts, options.call_failover_timeout) == (-1, -1)
     assert options.connect_timeout == parse_url("tcp://a").options.connect_timeout
-    short = parse_url(f"tcp://a?{drill.client_options(watch_seconds, 1000)}").options
+    short = parse_url(f"tcp://a?{client_options(watch_seconds, 1000)}").options
     assert short.use_topology
-    assert not parse_url(f"tcp://a?{drill.client_options(watch_seconds, one_node=True)}").options.use_topology
+    assert not parse_url(f"tcp://a?{client_options(watch_seconds, one_node=True)}").options.use_topology
     assert (short.reconnect_attempts, short.connect_timeout) == (-1, 1000)
 
 

@@ -10,8 +10,6 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lab.places import LabError
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -19,6 +17,10 @@ if TYPE_CHECKING:
 #: A playbook never takes longer than this unless it hangs (seconds); an upgrade of five brokers has taken more than 600
 #: on slow processors that had much else to do.
 TIMEOUT = 1200.0
+
+
+class ProgramError(Exception):
+    """A program cannot be run as it was described, or did not do what was expected of it."""
 
 
 @dataclass(frozen=True)
@@ -36,19 +38,19 @@ class Program:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Program:
-        """From JSON; raises LabError for what it does not know."""
+        """From JSON; raises ProgramError for what it does not know."""
         known = set(cls.__dataclass_fields__)
         if unknown := sorted(set(given) - known):
-            raise LabError(f"a program has no {', '.join(unknown)}; it has: {', '.join(sorted(known))}")
+            raise ProgramError(f"a program has no {', '.join(unknown)}; it has: {', '.join(sorted(known))}")
         if not given.get("command"):
-            raise LabError("a program needs a command")
+            raise ProgramError("a program needs a command")
         tuples = {name: tuple(given[name]) for name in ("command", "says") if name in given}
         return cls(**{**given, **tuples})
 
     async def run(self, log: Path) -> str:
         """Run it with its output in `log`, each line with the second it came in; what happened, in words.
 
-        Raises LabError when that is not what is expected.
+        Raises ProgramError when that is not what is expected.
         """
         process = await asyncio.create_subprocess_exec(
             *self.command,
@@ -72,7 +74,7 @@ class Program:
                         os.killpg(process.pid, signal.SIGKILL)
                 status = await process.wait()
         except TimeoutError:
-            raise LabError(f"{self.command[0]}: no end after {TIMEOUT:g} s; output: {log}") from None
+            raise ProgramError(f"{self.command[0]}: no end after {TIMEOUT:g} s; output: {log}") from None
         finally:
             if process.returncode is None:  # also when the drill itself is interrupted
                 with contextlib.suppress(ProcessLookupError):
@@ -82,11 +84,11 @@ class Program:
         name = " ".join(self.command[:1])
         if self.kill_at:
             if not killed:
-                raise LabError(f"{name} ended with {status} before it said {self.kill_at!r}; output: {log}")
+                raise ProgramError(f"{name} ended with {status} before it said {self.kill_at!r}; output: {log}")
             return f"killed at {self.kill_at!r}"
         if (status == 0) != self.succeeds:
-            raise LabError(f"{name} ended with {status}; output: {log}\n{text[-1500:]}")
+            raise ProgramError(f"{name} ended with {status}; output: {log}\n{text[-1500:]}")
         missing = [each for each in self.says if each not in " ".join(text.split())]
         if missing:
-            raise LabError(f"{name} did not say {missing}; output: {log}")
+            raise ProgramError(f"{name} did not say {missing}; output: {log}")
         return f"ended with {status}, as expected"
