@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from lab.hosts import Host
+    from lab.host import Host
 
 #: As the scenario's inventory has them.
 CLIENTS, MANAGEMENT, OFFSET, SLOTS = 61616, 8161, 100, 2

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from lab.hosts import Host
+    from lab.host import Host
     from pollux.drill.manifest import Manifest, Member
 
     Say = Callable[[str], None]

@@ -21,7 +21,7 @@ from lab.places import LabError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from lab.hosts import Host
+    from lab.host import Host
 
 #: How long a fault may take to show, seconds.
 _PATIENCE = 30.0

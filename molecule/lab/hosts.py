@@ -1,67 +1,27 @@
-"""Hosts that can be broken: what a fault needs of one, and the containers that are such hosts.
-
-A host runs commands as root, has an address, and can lose its power or be stunned. Virtual machines (lab.machines)
-implement the same :class:`Host`; a fault knows no more than this.
-"""
+"""Finds hosts that can be broken by their names, and has the containers among them; the others are lab.machines."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from lab import machines
 from lab.engine import Engine, find
+from lab.host import HOST_TIMEOUT
 from lab.places import LabError
 from lab.processes import run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: A command on a host that hangs (a full disk, a frozen store) is given up after this, seconds.
-HOST_TIMEOUT = 30.0
+    from lab.host import Host
+
 #: So often a container is frozen at most, until it is.
 _FREEZES = 20
 #: Tells the time and becomes the command, so that no more than that lies between.
 _STRIKE = "import os, sys, time; print(time.monotonic() * 1000, flush=True); os.execvp(sys.argv[1], sys.argv[1:])"
-
-
-class Host(Protocol):
-    """One machine of the lab."""
-
-    @property
-    def name(self) -> str:
-        """As in the inventory."""
-
-    def run(self, *words: str, stdin: str | None = None, check: bool = True, timeout: float = HOST_TIMEOUT) -> str:
-        """Run a command as root; its standard output. Raises LabError when it fails (unless told not to check)."""
-
-    def strike(self, *words: str, timeout: float = HOST_TIMEOUT) -> float | None:
-        """Run a command and tell when it began: milliseconds of this machine's monotonic clock, None if unknown."""
-
-    def address(self) -> str:
-        """Its IPv4 address in the lab's network."""
-
-    def reach(self, port: int) -> str:
-        """HOST:PORT that leads from this machine to a port of it."""
-
-    def cut_power(self) -> float | None:
-        """Stop it at once: no process sees a signal, no packet says goodbye. Tells when, as `strike` does."""
-
-    def restore_power(self) -> None:
-        """Start it as a machine starts after a power cut."""
-
-    def powered(self) -> bool:
-        """Whether it has power (a stunned one has)."""
-
-    def stun(self) -> None:
-        """Stop the time of all its processes, as a hypervisor does."""
-
-    def unstun(self) -> None:
-        """Let them go on."""
-
-    def stunned(self) -> bool:
-        """Whether their time is stopped."""
 
 
 class Container:
@@ -163,8 +123,6 @@ class Container:
 
 def find_hosts(names: Sequence[str]) -> dict[str, Host]:
     """The hosts of these names, which must exist: all containers or all virtual machines."""
-    from lab import machines
-
     if set(names) <= set(made := machines.existing()):
         return {name: made[name] for name in names}
     engine = find()

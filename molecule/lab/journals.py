@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lab.hosts import Host
+    from lab.host import Host
 
 #: Kept on disk, and what was written is there a second later: by default it is in memory where nobody has made the
 #: directory for it, and else on disk after five minutes.

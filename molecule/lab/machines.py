@@ -70,7 +70,7 @@ class Specification:
 
 
 class Machine:
-    """A virtual machine as a host. (The methods are those of :class:`lab.hosts.Host`.)"""
+    """A virtual machine as a host. (The methods are those of :class:`lab.host.Host`.)"""
 
     def __init__(self, specification: Specification, places: Places = PLACES) -> None:
         self.specification = specification

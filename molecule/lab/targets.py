@@ -10,7 +10,7 @@ from lab.places import LabError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from lab.hosts import Host
+    from lab.host import Host
 
 #: What a step calls the live of the moment before, and the first member that is not live.
 LIVE, BACKUP = "live", "backup"

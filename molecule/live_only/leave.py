@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from lab.hosts import Host
+    from lab.host import Host
 
 #: Messages of each kind.
 ORDERS, QUEUES, PAGED, LARGE, LATER, UNIQUE, AWAY, OPEN = 5000, 4, 2000, 10, 200, 300, 50, 10

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 PACKAGE = Path(pollux.__file__).parent
 ARCHITECTURE = Path(__file__).parents[2] / "docs/architecture.md"
 PIPELINE = Path(__file__).parents[2] / "pipeline/src/pollux_pipeline"
+#: Other packages, whose cycles of imports are looked for too.
+OTHERS = (PIPELINE, ARCHITECTURE.parents[1] / "harness", ARCHITECTURE.parents[1] / "molecule/lab")
 LAYERS = (
     *("cli", "management", "supervisor", "process", "node", "ha", "cluster", "protocols", "engine"),
     *("routing", "store", "audit", "formats", "wire", "config", "logs"),
@@ -148,15 +150,15 @@ def test_the_pipeline_imports_the_formats_and_no_more_of_the_broker() -> None:
     assert not found, "\n".join(found)
 
 
-def import_graph() -> dict[str, set[str]]:
-    """Return module -> modules of the broker that it names."""
+def import_graph(root: Path = PACKAGE) -> dict[str, set[str]]:
+    """Return module -> modules of the same package that it names."""
     files = {}
-    for path in PACKAGE.rglob("*.py"):
-        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    for path in root.rglob("*.py"):
+        parts = path.relative_to(root.parent).with_suffix("").parts
         files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     graph = {}
     for name, path in files.items():
-        package = path.relative_to(PACKAGE.parent).parts[:-1]
+        package = path.relative_to(root.parent).parts[:-1]
         named = {*imports_of(ast.parse(path.read_text()), package)}
         # `from pollux.store import ids` names the module, and its package only because of how it is written.
         named -= {(line, module.rpartition(".")[0]) for line, module in named if module in files}
@@ -183,6 +185,13 @@ def test_no_cycle_of_imports_is_larger_than_it_was() -> None:
         packages = {name.split(".")[1] for name in cycle}
         allowed = max(LARGEST_CYCLES.get(package, 1) for package in packages)
         assert len(cycle) <= allowed <= 3, f"{len(cycle)} files name one another, {allowed} may: {sorted(cycle)}"
+
+
+@pytest.mark.parametrize("root", OTHERS, ids=lambda root: root.name)
+def test_no_cycle_of_imports_beside_the_broker_has_more_than_three_files(root: Path) -> None:
+    graph = import_graph(root)
+    assert any(graph.values())
+    assert [sorted(cycle) for cycle in cycles(graph) if len(cycle) > 3] == []
 
 
 def test_the_search_for_cycles_finds_them() -> None:
