@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,9 +51,10 @@ def test_no_test_but_those_of_the_lab_knows_it() -> None:
     assert files
 
 
-def test_what_make_crash_runs_finds_its_modules(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("program", "option"), [("tests/crash.py", "--again"), ("tools/demo.py", "--keep")])
+def test_what_make_runs_finds_its_modules(program: str, option: str, tmp_path: Path) -> None:
     """It is a program, not a test: nobody but pytest puts the tree's root where modules are looked for."""
-    program = ROOT / "tests" / "crash.py"
-    command = [sys.executable, str(program), "--help"]
-    result = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
-    assert "--again" in result.stdout, result.stderr
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, str(ROOT / program), "--help"]
+    result = subprocess.run(command, check=False, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert option in result.stdout, result.stderr
