@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from pollux.formats import Encoding
 from pollux.formats.forwards import ROUTE_TO, described
 from pollux.formats.records import DELETED, DURABLE, RecordType
 from pollux.formats.segments import FRAME_SIZE
-from pollux.message import Encoding
 from pollux_pipeline.sources.records import MESSAGE_FIXED
 
 if TYPE_CHECKING:

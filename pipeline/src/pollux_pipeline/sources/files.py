@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pollux.errors import StoreError
-from pollux.formats import lives
+from pollux.formats import StoreError, lives
 from pollux.formats.checkpoint import Checkpoint, decode_checkpoint
 from pollux.formats.lives import FoundSegment, Journal, Start
 from pollux.formats.names import BINDINGS_NAME, BODIES_NAME, PAGE_NAME, SEGMENT_NAME
