@@ -114,11 +114,11 @@ class Topic(SenderOption, ReceiverOption):
     kind = "topic"
 
     def apply(self, link: Any) -> None:
-        """Called by proton before the link opens."""
+        """Set the capability, as proton asks for before the link opens."""
         (link.target if link.is_sender else link.source).capabilities.put_symbol(symbol(self.kind))
 
     def test(self, link: Any) -> bool:
-        """This option is for senders and receivers."""
+        """Tell proton that the option is for senders and receivers."""
         return bool(link)
 
 

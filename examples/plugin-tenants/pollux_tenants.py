@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Tenants(Plugin):
-    """Looks at the property ``tenant`` of what is sent to ``addresses`` (how they begin); ``tenants`` are allowed."""
+    """Look at the property ``tenant`` of what is sent to ``addresses`` (how they begin); ``tenants`` are allowed."""
 
     api_version = 1
 

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DIRECTORIES = ("broker", "pipeline", "harness", "tests", "benchmarks", "tools", "molecule", "roles", "collections")
+DIRECTORIES = (
+    *("broker", "pipeline", "harness", "tests", "benchmarks", "tools", "molecule", "roles", "collections"),
+    *("filter_plugins", "callback_plugins", "examples"),
+)
 #: "What a link needs", "It works.", "See the module", and single words ("Serve."), with or without a dot.
 EMPTY = re.compile(r"What\b|It works\b|See (the )?(module|class|base)\b|[\w-]+\.?\Z")
 
@@ -29,6 +32,12 @@ def beginnings(source: str) -> list[tuple[int, str]]:
 def test_an_empty_beginning_is_noticed(text: str) -> None:
     source = f'def one():\n    """{text}"""\n\n\ndef other():\n    """Return what a link needs."""\n'
     assert [EMPTY.match(first) is None for _, first in beginnings(source)] == [False, True]
+
+
+def test_every_directory_with_programs_is_read() -> None:
+    """Hidden ones (environments, caches) are not the tree's, and what was built there is not written by anybody."""
+    directories = {each.name for each in ROOT.glob("[!.]*") if next(each.rglob("*.py"), None)}
+    assert directories - {"build", "dist", "node_modules"} <= {*DIRECTORIES}
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES)

@@ -180,7 +180,7 @@ class Prepared:
         self._large_files.release_cold(one.sends)
 
     def _end(self, one: Waiting) -> None:
-        """It waits no more: what was in memory for it is not any more."""
+        """Have it wait no more: what was in memory for it is not any more."""
         del self._waiting[one.tx]
         for message in one.messages.values():
             self._accounts.credit(self._accounts.of(message.address), message.size, 1)

@@ -175,7 +175,7 @@ class Sender:
             self._session.answers.loop.call_later(self._pause, self._give_back)
 
     def _returning(self, reference: MessageReference, error: SendRefusedError) -> None:
-        """It may take it another time. What is under way is waited for, so that nothing of it is sent twice."""
+        """Keep what it may take another time. What is under way is waited for, so that nothing of it is sent twice."""
         if not self._returned:
             fields = {"queue": self.queue.name, "message": reference.message.id, "reason": error}
             event(logger, logging.INFO, "another broker gives a message back", **fields)

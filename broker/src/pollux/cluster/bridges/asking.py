@@ -197,7 +197,7 @@ class AskedBy(Idle):
             event(logger, logging.INFO, "asked to fetch from a broker", **fields)
 
     def closed(self, code: str, text: str) -> None:  # noqa: ARG002  (a handler's)
-        """It is gone."""
+        """Forget it: its channel is closed."""
         self._owner.all.discard(self)
 
 
