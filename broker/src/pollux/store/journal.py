@@ -4,6 +4,9 @@ The loop's side collects the records of one loop turn and hands them over as one
 thread joins the chunks that wait (up to a cap), writes them with one synced write and reports
 back; with copies elsewhere it writes on until they have confirmed (:mod:`pollux.store.ahead`).
 Nothing after a failure is ever reported as stable. This module knows frames, not records' meanings.
+
+It has more than 500 lines as it is one object with a side in each of two threads. Without a lock that is safe only
+because each attribute is written by one side, and that can be checked only with both before one's eyes.
 """
 
 from __future__ import annotations
