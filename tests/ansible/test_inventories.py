@@ -146,3 +146,16 @@ def test_the_other_examples_are_accepted(tmp_path: Path, name: str, said: str) -
     done = playbook(tmp_path, "-i", inventory, "playbooks/validate.yml", "-vv")
     assert done.returncode == 0, done.stdout + done.stderr
     assert said in done.stdout
+
+
+def test_an_inventory_of_0_1_0_is_accepted(tmp_path: Path) -> None:
+    """Its variables mean the same (``tests/data/0.1.0/README.md`` says where it is from)."""
+    inventory = tmp_path / "checkout" / "inventories" / "of-0.1.0"
+    shutil.copytree(ROOT / "tests" / "data" / "0.1.0" / "inventory", inventory)
+    wheelhouse = tmp_path / "checkout" / ".pollux" / "wheelhouse"
+    wheelhouse.mkdir(parents=True)
+    (wheelhouse / "requirements.txt").touch()
+    done = playbook(tmp_path, "-i", inventory, "playbooks/validate.yml", "-vv")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for group in ("pair1", "pair2"):
+        assert f"group {group} (replication)" in done.stdout

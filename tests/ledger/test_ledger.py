@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -220,3 +223,12 @@ def test_lost_is_what_was_confirmed_minus_what_was_received(confirmed: list[str]
     entries += [Confirmed(1, name) for name in confirmed]
     entries += [Received(2, name) for name in received]
     assert {name for name, _ in check(entries).lost} == set(confirmed) - set(received)
+
+
+def test_a_ledger_of_0_1_0_gets_the_verdict_that_0_1_0_gave_it() -> None:
+    """Its last line is torn; ``tests/data/0.1.0/README.md`` says how it was made."""
+    directory = Path(__file__).resolve().parents[1] / "data/0.1.0"
+    verdict = check(decode((directory / "ledger.txt").read_text()))
+    assert verdict == msgspec.json.decode((directory / "verdict.json").read_bytes(), type=Verdict)
+    assert (verdict.sent, verdict.confirmed, verdict.received) == (620, 504, 590)
+    assert not verdict.ok

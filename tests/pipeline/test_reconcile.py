@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ from pollux_pipeline.jobs.reconcile import reconcile
 from pollux_pipeline.sources.inputs import find
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from pollux_pipeline.jobs.base import Result
@@ -71,6 +70,19 @@ def test_exactly_what_was_planted_is_found(spark: SparkSession, tmp_path: Path) 
     page = (tmp_path / "out" / "report.html").read_text()
     assert "http" not in page.replace("http://www.w3.org", "")
     assert page.count("<svg") >= 4
+
+
+def test_a_ledger_of_0_1_0_gets_the_verdict_that_0_1_0_gave_it(spark: SparkSession, tmp_path: Path) -> None:
+    directory = Path(__file__).resolve().parents[1] / "data/0.1.0"
+    verdict = json.loads((directory / "verdict.json").read_text())
+    result, found = run(spark, tmp_path / "out", directory / "ledger.txt")
+    counts = ("sent", "confirmed", "received")
+    assert [result.facts[name] for name in counts] == [verdict[name] for name in counts]
+    assert ids(found["lost"]) == {name for name, _ in verdict["lost"]}
+    assert found["duplicated"] == {(name, queue) for name, queue in verdict["duplicated"]}
+    assert ids(found["phantom"]) == set(verdict["phantom"])
+    assert ids(found["order_violations"]) == {late for _, late in verdict["order_violations"]}
+    assert result.findings["two_lives"] == len(verdict["two_lives"]) == 1
 
 
 def test_a_clean_failover_with_its_recovery_time(spark: SparkSession, tmp_path: Path) -> None:
