@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.engine.conftest import Office, Receiver, message
-from pollux.config.address_settings import AddressSetting
+from pollux.config.addressing import WildcardAddresses
 from pollux.config.model import Configuration
-from pollux.config.resolve import AddressSettingsResolver
-from pollux.engine.post_office import PostOffice
 from pollux.errors import InvalidRequestError, NoSuchQueueError, PolluxError
 from pollux.message import RoutingType
 from pollux.routing.address import WildcardSyntax
-from pollux.routing.space import AddressSpace
 from pollux.routing.spec import QueueSpec
+from pollux.store.recovered import Recovered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +35,7 @@ class Nowhere:
 
     def __init__(self) -> None:
         self.ids = iter(range(1, 1 << 30))
+        self.pages = SimpleNamespace(addresses=dict)
 
     def next_id(self) -> int:
         return next(self.ids)
@@ -44,15 +45,18 @@ class Nowhere:
 
 
 class World:
-    """Addresses and queues as sends make them."""
+    """Addresses and queues as sends make them, on no store."""
 
-    def __init__(self, syntax: WildcardSyntax, settings: dict[str, object], loop: asyncio.AbstractEventLoop) -> None:
-        configuration = Configuration(address_settings=(AddressSetting("#", settings),))
-        self.space = AddressSpace(AddressSettingsResolver(configuration).of, syntax)
-        storage: Any = Nowhere()
-        self.post = PostOffice(
-            configuration, self.space, storage, memory=1 << 30, wall_ms=lambda: 0, loop=loop, trail=None
+    def __init__(self, syntax: WildcardSyntax, settings: dict[str, object]) -> None:
+        words = WildcardAddresses(
+            delimiter=syntax.delimiter, any_words=syntax.any_words, single_word=syntax.single_word
         )
+        office = Office(Path(), Configuration(wildcard_addresses=words))
+        office.settings("#", **settings)
+        office.wall = 0
+        office.storage = cast("Any", Nowhere())
+        self.post = office.attach(Recovered())
+        self.space = self.post.space
         #: Names of queues -> bodies of the messages they got.
         self.got: dict[str, list[bytes]] = {}
         store = self.post._intake._keep  # what was decided, before the disk
@@ -141,8 +145,11 @@ AS_ARTEMIS = {
 @example((WildcardSyntax(), [("#", MULTICAST)], [("a::q", None, False)], AS_ARTEMIS))
 @example((WildcardSyntax(), [("#", ANYCAST)], [("a", MULTICAST, False), ("a", ANYCAST, False)], AS_ARTEMIS))
 def test_a_wildcard_changes_nothing_of_what_a_name_creates(loop: asyncio.AbstractEventLoop, history: Any) -> None:
-    syntax, patterns, sends, settings = history
-    without, among = World(syntax, settings, loop), World(syntax, settings, loop)
+    loop.run_until_complete(_changes_nothing(*history))
+
+
+async def _changes_nothing(syntax: WildcardSyntax, patterns: Any, sends: Any, settings: dict[str, object]) -> None:
+    without, among = World(syntax, settings), World(syntax, settings)
     listening: dict[str, tuple[str, RoutingType]] = {}
     for number, (pattern, kind) in enumerate(patterns):
         try:
