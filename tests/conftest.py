@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup, which our own programs heed
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    config.addinivalue_line("markers", "processes: starts a real broker or a server; not part of `make check` (set here)")
+    config.addinivalue_line("markers", "processes: starts a real broker, or a server; not in `make check` (set here)")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
