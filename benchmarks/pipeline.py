@@ -168,7 +168,7 @@ def on_workers(count: str, ledger: str, output: str) -> dict[str, Any]:
     """
     sys.path.append(str(Path(__file__).parents[1] / "tools"))  # of what ends the cluster's processes
     from harness.spark_cluster import SparkCluster
-    from pollux_pipeline import tuning
+    from pollux_pipeline import spark_settings
     from pollux_pipeline.jobs.base import Run
     from pollux_pipeline.jobs.reconcile import reconcile as job
     from pollux_pipeline.session import build_session
@@ -181,8 +181,11 @@ def on_workers(count: str, ledger: str, output: str) -> dict[str, Any]:
         cluster = stack.enter_context(SparkCluster(Path(output).parent / f"cluster-{number}", int(number)))
         for group, pid in zip(groups, cluster.workers, strict=bool(part)):
             put(group, pid)
-        settings = cluster.settings() | {"spark.eventLog.enabled": "false", "spark.driver.extraJavaOptions": tuning.JVM}
-        settings |= {"spark.executor.extraJavaOptions": tuning.JVM}
+        settings = cluster.settings() | {
+            "spark.eventLog.enabled": "false",
+            "spark.driver.extraJavaOptions": spark_settings.JVM,
+        }
+        settings |= {"spark.executor.extraJavaOptions": spark_settings.JVM}
         session = build_session(cluster.master, memory=MEMORY, settings=settings, size=inputs.size())
         began = time.perf_counter()
         result = job(Run(session, inputs, Path(output)))

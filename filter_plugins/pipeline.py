@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.problems import Problem, merged
-from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.reading import ROLES, read, read_member
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.rules import check_installation
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.variables import ROLES, read, read_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -32,9 +32,8 @@ from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.passive im
     passive_model,
     virtual_model,
 )
-from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.placing import place
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.place import place
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.problems import Problem, merged
-from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.reading import ROLES, read, read_member
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.routers import check_routers
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.rules import (
     check_group,
@@ -42,8 +41,9 @@ from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.rules impo
     check_member,
     check_site,
 )
-from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.scaling import check_scaling
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.scale_down import check_scaling
 from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.secrets import check_secrets, secrets_needed
+from ansible_collections.pollux.bundle.plugins.plugin_utils.inventory.variables import ROLES, read, read_member
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.bundle import write_private
-from harness.rendering import HOSTS, Rendering, example
+from harness.renderer import HOSTS, Rendering, example
 from harness.topology import PASSWORD, broker, chain, cluster, model
 from pollux.config import loads
-from pollux.config.clustering import MessageLoadBalancing
+from pollux.config.clusters import MessageLoadBalancing
 
 if TYPE_CHECKING:
     from pathlib import Path

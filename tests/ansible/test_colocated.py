@@ -8,7 +8,7 @@ import pytest
 
 from harness.bundle import write_private
 from harness.modules import load
-from harness.rendering import Rendering, example
+from harness.renderer import Rendering, example
 from harness.topology import model
 from pollux.config import loads
 from pollux.config.colocated_ports import colocated_of

@@ -239,7 +239,7 @@ VAULT = {
 @pytest.mark.timeout(900)
 def test_the_example_site_gets_a_sandboxed_unit_and_a_timer_for_each_scheduled_job(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.strategy = {}  # as in harness.rendering
+    site.strategy = {}  # as in harness.renderer
     site.inventory = prod_inventory(tmp_path / "prod")
     write_private(site.inventory / "group_vars" / "brokers" / "vault.yml", yaml.safe_dump(VAULT))
     book = tmp_path / "render" / "render.yml"

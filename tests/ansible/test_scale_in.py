@@ -12,7 +12,7 @@ import pytest
 from harness import mqtt, stomp
 from harness.bundle import MEMBERS, ROOT, Site, write_private
 from harness.modules import load, results
-from harness.rendering import Rendering, example
+from harness.renderer import Rendering, example
 from harness.topology import broker, chain, cluster, model
 from pollux.config import loads
 

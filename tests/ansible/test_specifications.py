@@ -69,7 +69,7 @@ def test_a_template_uses_only_variables_that_are_specified_or_private(template: 
 
 def test_every_public_variable_that_is_used_is_specified() -> None:
     # What a name of ours is a part of: other variables' renamed predecessors are in the filter's own table only.
-    table = (INVENTORY / "reading.py").read_text()
+    table = (INVENTORY / "variables.py").read_text()
     renamed = set(re.findall(r'(?m)^    "(\w+)": "', table))
     for path, text in sources().items():
         used = {name for name in PUBLIC.findall(text) if not name.endswith("_")}

@@ -283,7 +283,7 @@ def test_the_check_finds(package: str, source: str) -> None:
         ("engine", "from pollux.routing.queue import Queue\nimport asyncio"),
         ("wire", "from pollux.message import Message\nfrom .sniff import sniff"),
         ("cli", "import pollux.management, pollux.config, pollux.errors"),
-        ("ha.replication", "from pollux.ha.replication import raising\nfrom pollux.ha.machine import Machine"),
+        ("ha.replication", "from pollux.ha.replication import sequence_steps\nfrom pollux.ha.machine import Machine"),
         ("formats", "from pollux.checksum import crc32c"),
         ("pipeline", "import pyarrow\nfrom pollux.formats import Encoding, lives\nimport pollux.formats.names"),
         ("client", "from pollux.wire import amqp"),

@@ -13,7 +13,7 @@ import pytest
 from harness.disk_account import Account, materialise
 from harness.lossy_system import LossySystem
 from pollux.cluster import vote_log
-from pollux.config.masking import read_key, write_key
+from pollux.config.masked import read_key, write_key
 from pollux.config.users_editor import UsersEditor
 from pollux.config.verifiers import Verifier
 from pollux.ha.copies import local

@@ -14,7 +14,7 @@ from pollux.config.extensions import Extensions
 from pollux.config.kinds import Password
 from pollux.config.model import Configuration
 from pollux.config.schema import reachable, table_of
-from pollux.protocols.stomp.connecting import read_connect
+from pollux.protocols.stomp.connect import read_connect
 from pollux.redacted import Redacted
 from pollux.wire.amqp.sasl import SaslInit, SaslResponse
 from pollux.wire.mqtt.packets import Auth, Connect, Will

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.replication import Replica
 
 pytestmark = pytest.mark.timeout(600)
-RUNNER = str(ROOT / "harness" / "die_raising.py")
+RUNNER = str(ROOT / "harness" / "die_at_raise.py")
 #: Where the one dies, and whether the other one, which comes back first, may serve: it has the number of before.
 STEPS = [("before claim", True), ("after claim", True), ("before raised", True), ("after raised", False)]
 

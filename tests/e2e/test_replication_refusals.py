@@ -13,7 +13,7 @@ from harness.failover import wait_until
 from harness.replication import CLUSTER_PASSWORD, Pair, file_manager
 from pollux.cluster.connector import ClusterConnector
 from pollux.cluster.link import CoreHub
-from pollux.cluster.link.connecting import CoreConnectionError
+from pollux.cluster.link.core_link import CoreConnectionError
 from pollux.config.acceptors import Endpoint
 from pollux.ha.copies import local
 from pollux.ha.copies.backup_side import BackupSide

@@ -9,7 +9,7 @@ import pytest
 
 from harness import tables
 from harness.spark_cluster import SHORT_LIVED, UNCOMPILED
-from pollux_pipeline import tuning
+from pollux_pipeline import spark_settings
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.session import build_session
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 #: As the command line sets it for little data; what the cluster writes is compared with what this session does.
 SETTINGS = {
-    **tuning.settings(0, local=True),
+    **spark_settings.settings(0, local=True),
     "spark.default.parallelism": "2",
     "spark.driver.extraJavaOptions": SHORT_LIVED,
     **UNCOMPILED,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from harness.histories import History, generate
 from harness.journals import JournalFile
-from pollux_pipeline import tuning
+from pollux_pipeline import spark_settings
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.jobs.reconcile import reconcile
 from pollux_pipeline.sources.inputs import find
@@ -55,7 +55,7 @@ def test_a_ledger_and_a_journal_take_at_most_15_jobs(spark: SparkSession, tmp_pa
 
 
 def test_a_small_input_is_not_compiled_for_long_and_a_large_one_is() -> None:
-    small, large = (tuning.settings(size, local=True) for size in (4 * MIB, 500 * MIB))
+    small, large = (spark_settings.settings(size, local=True) for size in (4 * MIB, 500 * MIB))
     options = "spark.driver.extraJavaOptions"
     assert "TieredStopAtLevel=1" in small[options]
     assert all("-XX:-DontCompileHugeMethods" in one[options] for one in (small, large)), "the one of each row is huge"
@@ -64,11 +64,16 @@ def test_a_small_input_is_not_compiled_for_long_and_a_large_one_is() -> None:
 
 def test_tasks_follow_from_the_input_and_not_from_the_cores() -> None:
     partitions = "spark.sql.shuffle.partitions"
-    assert [tuning.settings(size * MIB, local=True)[partitions] for size in (0, 4, 44, 460)] == ["1", "1", "2", "28"]
-    assert tuning.settings(460 * MIB, local=False)[partitions] == "28"
-    assert partitions not in tuning.settings(None, local=False), "Spark finds out"
-    assert tuning.settings(None, local=False)["spark.sql.adaptive.enabled"] == "true"
+    assert [spark_settings.settings(size * MIB, local=True)[partitions] for size in (0, 4, 44, 460)] == [
+        "1",
+        "1",
+        "2",
+        "28",
+    ]
+    assert spark_settings.settings(460 * MIB, local=False)[partitions] == "28"
+    assert partitions not in spark_settings.settings(None, local=False), "Spark finds out"
+    assert spark_settings.settings(None, local=False)["spark.sql.adaptive.enabled"] == "true"
 
 
 def test_a_cluster_of_the_site_keeps_its_own_options_for_the_jvm() -> None:
-    assert "spark.driver.extraJavaOptions" not in tuning.settings(4 * MIB, local=False)
+    assert "spark.driver.extraJavaOptions" not in spark_settings.settings(4 * MIB, local=False)

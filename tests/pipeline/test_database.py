@@ -10,9 +10,9 @@ import pytest
 from harness.databases import databases, postgresql, targets
 from harness.store import message_of, opened, settings_in, stable
 from pollux.formats.names import UNFINISHED_COPY
-from pollux.store.copying import Store, copy
 from pollux.store.files import DISK
 from pollux.store.sql.files import SqlFiles
+from pollux.store.store_copy import Store, copy
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.sources.inputs import find
 

@@ -12,7 +12,7 @@ import pytest
 from harness import oracle
 from harness.histories import History
 from pollux.formats.ledger import Confirmed, Received, Sent
-from pollux_pipeline import tuning
+from pollux_pipeline import spark_settings
 from pollux_pipeline.jobs.base import Run
 from pollux_pipeline.jobs.reconcile import reconcile
 from pollux_pipeline.sources.inputs import find
@@ -49,12 +49,12 @@ def anything(random: Random) -> History:
     return history
 
 
-@pytest.mark.parametrize(("queues", "small"), [([], tuning.SMALL), (["q0", "q2"], 0)])
+@pytest.mark.parametrize(("queues", "small"), [([], spark_settings.SMALL), (["q0", "q2"], 0)])
 def test_another_engine_finds_the_same_rows(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queues: list[str], small: int
 ) -> None:
     """`small`: what counts as a small input; a large one is cut into stretches of time."""
-    monkeypatch.setattr(tuning, "SMALL", small)
+    monkeypatch.setattr(spark_settings, "SMALL", small)
     seed = int(os.environ.get("POLLUX_SEED", "20261126"))
     path = anything(Random(seed)).write(tmp_path / "ledger.txt")  # noqa: S311
     reconcile(Run(spark, find([str(path)]), tmp_path / "out", {"queues": queues}))

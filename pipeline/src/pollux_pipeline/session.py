@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pollux_pipeline import startup, tuning
+from pollux_pipeline import spark_settings, startup
 from pollux_pipeline.errors import InputError, text_of
-from pollux_pipeline.tuning import STRETCH
+from pollux_pipeline.spark_settings import STRETCH
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,7 +131,7 @@ def build_session(
         values["spark.driver.host"] = "127.0.0.1"
         values["spark.driver.bindAddress"] = "127.0.0.1"
         values["spark.sql.shuffle.partitions"] = "32"
-    values |= tuning.settings(size, local=local)
+    values |= spark_settings.settings(size, local=local)
     if local:
         values["spark.driver.extraJavaOptions"] += f" {startup.options(startup.archive())}"
     builder = SparkSession.builder.master(master)

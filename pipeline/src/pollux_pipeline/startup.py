@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pollux.formats.ledger import HEADER, Confirmed, Fault, Received, Sent, encode
-from pollux_pipeline import ends, tuning
+from pollux_pipeline import ends, spark_settings
 from pollux_pipeline.errors import InputError
 
 #: Where the archive is kept, in the place of the Python environment that this program is in.
@@ -53,7 +53,7 @@ def prepare() -> None:
         ledger.write_text(_history(), encoding="utf-8")
         size = ledger.stat().st_size
         java = "spark.driver.extraJavaOptions"
-        dumping = f'{tuning.settings(size, local=True)[java]} {_QUIET} "-XX:ArchiveClassesAtExit={made}"'
+        dumping = f'{spark_settings.settings(size, local=True)[java]} {_QUIET} "-XX:ArchiveClassesAtExit={made}"'
         try:
             session = build_session("local[2]", settings={java: dumping}, size=size)
             ends.take_back()

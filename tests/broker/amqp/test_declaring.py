@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from harness.held_disk import HeldDisk
 from harness.sessions.amqp import Broker, message
 
-from .receiving import durable
+from .receivers import durable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

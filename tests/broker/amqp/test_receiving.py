@@ -12,7 +12,7 @@ from harness.sessions.amqp import Broker, decode, message
 from pollux.message import Encoding, Message
 from pollux.wire.amqp.codec import encode_value
 
-from .receiving import ACCEPTED, filled, filters, selector
+from .receivers import ACCEPTED, filled, filters, selector
 
 MODIFIED = proton.Delivery.MODIFIED
 RELEASED = proton.Delivery.RELEASED

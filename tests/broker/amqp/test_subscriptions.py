@@ -8,7 +8,7 @@ from harness.sessions.amqp import Broker, message
 from harness.sessions.office import becomes
 from pollux.engine.share import AT_ONCE
 
-from .receiving import durable, filters, selector
+from .receivers import durable, filters, selector
 
 
 async def test_topic_subscribers_all_get_it_and_leave_nothing(broker: Broker) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from pollux.cli import client, qpid_ha
 from pollux.cli.app import app
-from pollux.ha.active_passive import asking
+from pollux.ha.active_passive import questions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,16 +165,16 @@ def test_each_code_of_qpids_tool(
     assert [one.split(":")[0] for one in told.splitlines()] == ["ConnectionError"] * 2 + ["Timeout"] * 2 + ["Usage"] * 2
 
     async def refuses(*_given: object) -> dict[str, Any]:
-        raise asking.RefusedError("still catching up")
+        raise questions.RefusedError("still catching up")
 
-    monkeypatch.setattr(asking, "ask_as_admin", refuses)
+    monkeypatch.setattr(questions, "ask_as_admin", refuses)
     assert theirs(command, *where, "a") == (REFUSED, 1)
     assert capsys.readouterr().out == "Refused: still catching up\n" * 2
 
     async def answers(*_given: object) -> dict[str, Any]:
         return QUERY
 
-    monkeypatch.setattr(asking, "ask_as_admin", answers)
+    monkeypatch.setattr(questions, "ask_as_admin", answers)
     assert theirs(command, *where, "a") == (YES, 0)
     if command == "status":
         assert theirs(command, *where, "a", "--is-primary") == (NO, 1)

@@ -13,7 +13,7 @@ from pollux.client.errors import ConnectionLostError
 from pollux.client.url import Endpoint, parse_url
 from pollux.cluster.discovery import Announcer
 from pollux.config import acceptors
-from pollux.config.clustering import BroadcastGroup
+from pollux.config.clusters import BroadcastGroup
 from pollux.wire.core import ClusterKey
 
 if TYPE_CHECKING:

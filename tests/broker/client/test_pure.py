@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from pollux.client import frames, traffic
 from pollux.client.amqp import MAX_NAMED, servers_of
-from pollux.client.balancing import PACKAGE, POLICIES, order
 from pollux.client.dialer import MAX_ENDPOINTS, Dialer
 from pollux.client.errors import ConnectionLostError, LoginError, SendRefusedError, UrlError
 from pollux.client.links import SenderLink
 from pollux.client.messages import Message, decode
+from pollux.client.policies import PACKAGE, POLICIES, order
 from pollux.client.retry import UNLIMITED, RetryPolicy
 from pollux.client.traffic_amqp import AmqpPublisher
 from pollux.client.url import PARAMETERS, REFUSED, Endpoint, Group, Options, Target, Wire, parse_url

@@ -15,7 +15,7 @@ from harness.broker import free_udp_port
 from pollux.cluster.discovery import Announcer, Discovered, DiscoveryError, receiver, sender
 from pollux.config import loads
 from pollux.config.acceptors import ConnectorSettings, Endpoint
-from pollux.config.clustering import BroadcastGroup, DiscoveryGroup
+from pollux.config.clusters import BroadcastGroup, DiscoveryGroup
 from pollux.node.policies import features
 from pollux.wire.core import ClusterKey
 

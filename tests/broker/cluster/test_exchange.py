@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from harness.ports import free_port
 from pollux.cluster.meeting import Meeting
 from pollux.config.acceptors import Connector, ConnectorSettings, Endpoint
-from pollux.config.clustering import BroadcastGroup, DiscoveryGroup
+from pollux.config.clusters import BroadcastGroup, DiscoveryGroup
 from pollux.config.model import Configuration
 from pollux.wire.core import ClusterKey
 

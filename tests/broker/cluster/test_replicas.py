@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from broker.cluster.bridges.conftest import Site, _Connector
 from broker.cluster.connection.conftest import until
 from broker.engine.conftest import Receiver, message
-from pollux.cluster.replicas.feeding import compared
+from pollux.cluster.replicas.feed import compared
 from pollux.cluster.replicas.service import Replicas
 from pollux.config.active_passive import ActivePassive
 from pollux.errors import InvalidRequestError, NotPermittedError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from pollux.cluster.replicas.following import Following
+    from pollux.cluster.replicas.follower import Following
 
 
 class Place(Site):

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from harness.sessions.office import Receiver
-from pollux.cluster.scale_down.emptying import only_scheduled
 from pollux.cluster.scale_down.left import Found, Patience, Sent, Subscription, Waiting, sight_of, stays
 from pollux.cluster.scale_down.plan import Part, Sight
+from pollux.cluster.scale_down.transfer import only_scheduled
 from pollux.config.address_settings import AddressSettings
 from pollux.message import Encoding, Message, RoutingType
 from pollux.routing.queue import Queue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pollux.config import ConfigError, Configuration, loads
-from pollux.config.clustering import DiscoveryGroupRef, MessageLoadBalancing
+from pollux.config.clusters import DiscoveryGroupRef, MessageLoadBalancing
 
 XML = """<configuration xmlns="urn:activemq"><core xmlns="urn:activemq:core">
   <security-enabled>false</security-enabled><cluster-password>secret</cluster-password>

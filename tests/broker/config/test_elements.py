@@ -11,11 +11,11 @@ from lxml import etree
 from pollux.config import loads
 from pollux.config.acceptors import AcceptorSettings, ConnectorSettings
 from pollux.config.active_passive import ActivePassive, Seconds
-from pollux.config.bridging import Bridge
-from pollux.config.clustering import GroupingHandler
+from pollux.config.bridges import Bridge
+from pollux.config.clusters import GroupingHandler
 from pollux.config.document import parse_document
 from pollux.config.extensions import Extensions
-from pollux.config.federating import AddressPolicy, Downstream, Upstream
+from pollux.config.federation import AddressPolicy, Downstream, Upstream
 from pollux.config.kinds import (
     Base,
     Boolean,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from pollux.config.addressing import AddressConfig, QueueConfig
+from pollux.config.addresses import AddressConfig, QueueConfig
 from pollux.message import RoutingType
 
 if TYPE_CHECKING:

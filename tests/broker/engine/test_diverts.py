@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from broker.engine.conftest import Office, Receiver, message
 from pollux.config.address_settings import AddressFullPolicy
-from pollux.config.addressing import Divert, DivertRouting
+from pollux.config.addresses import Divert, DivertRouting
 from pollux.engine.copies import ORIGINAL_ADDRESS
 from pollux.errors import AddressFullError, NoSuchAddressError
 from pollux.message import RoutingType

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.engine.conftest import Office, Receiver, message
-from pollux.config.addressing import WildcardAddresses
+from pollux.config.addresses import WildcardAddresses
 from pollux.config.model import Configuration
 from pollux.errors import InvalidRequestError, NoSuchQueueError, PolluxError
 from pollux.message import RoutingType

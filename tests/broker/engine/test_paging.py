@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from broker.engine.conftest import Office, Receiver, files_under, message
 from pollux.config.address_settings import AddressFullPolicy
-from pollux.config.clustering import HaPolicy, SharedStore, SharedStorePrimary
+from pollux.config.clusters import HaPolicy, SharedStore, SharedStorePrimary
 from pollux.message import RoutingType
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from broker.engine.conftest import Office, Receiver, message
 from pollux.config.address_settings import AddressFullPolicy, AddressSetting
-from pollux.config.addressing import Divert
+from pollux.config.addresses import Divert
 from pollux.config.resolve import AddressSettingsResolver
 from pollux.engine.retroactive import keeper_of, ring_of
 from pollux.errors import AddressFullError

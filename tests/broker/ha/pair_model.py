@@ -456,7 +456,7 @@ class Node:
 def raise_without_claim(
     coordinator: Coordinator, journal: Path, state: LocalState, epoch: int, tell: object = None
 ) -> LocalState:
-    """In place of :func:`pollux.ha.replication.raising.raise_sequence`: two steps instead of three."""
+    """In place of :func:`pollux.ha.replication.sequence_steps.raise_sequence`: two steps instead of three."""
     raised = LocalState(state.node_id, state.sequence + 1, epoch, complete=True, replica=False)
     local.write(journal, raised)
     coordinator.change(state.sequence, raised.sequence)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pollux.config import Configuration, loads
-from pollux.config.clustering import ReplicationBackup
+from pollux.config.clusters import ReplicationBackup
 from pollux.config.colocated_ports import lives_of
 from pollux.ha.colocated.life import Life, decode, derived, directories_of, encode, place_of
 from pollux.ha.replication.settings import settings_of as replication_settings

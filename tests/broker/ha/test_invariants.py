@@ -13,7 +13,7 @@ from pollux.ha.copies.local import LocalState
 from pollux.ha.lease import Lease
 from pollux.ha.machine import Machine, Phase
 from pollux.ha.node_state import Activation, Holder, NodeState, StateFileError, decode, encode, with_holder
-from pollux.ha.replication import raising
+from pollux.ha.replication import sequence_steps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,5 +79,5 @@ def test_the_sequence_is_raised_in_no_older_epoch(tmp_path: Path) -> None:
     state = LocalState("0b" * 16, 2, 7, complete=True, replica=False)
     coordinator: Coordinator = Unasked()  # type: ignore[assignment]
     with pytest.raises(AssertionError):
-        raising.raise_sequence(coordinator, tmp_path, state, 6)
+        sequence_steps.raise_sequence(coordinator, tmp_path, state, 6)
     assert local.read(tmp_path) is None

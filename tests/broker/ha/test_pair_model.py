@@ -23,7 +23,7 @@ from pollux.cluster.votes import Candidacy
 from pollux.ha.copies import local
 from pollux.ha.lease import Lease
 from pollux.ha.replication import member as module
-from pollux.ha.replication import policy, raising
+from pollux.ha.replication import policy, sequence_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -200,12 +200,12 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def take_out(without: str) -> None:
         if without == "claims":
-            monkeypatch.setattr(raising, "raise_sequence", raise_without_claim)
+            monkeypatch.setattr(sequence_steps, "raise_sequence", raise_without_claim)
         if without == "sequence":
-            for each in (policy, raising):
+            for each in (policy, sequence_steps):
                 monkeypatch.setattr(each, "judge", lambda mine, _: judge(mine, mine))
         if without == "whose claim":
-            monkeypatch.setattr(raising, "number", lambda coordinator: coordinator.sequence())
+            monkeypatch.setattr(sequence_steps, "number", lambda coordinator: coordinator.sequence())
         if without == "began":
             extend = Lease.extend
             monkeypatch.setattr(Lease, "extend", lambda self, _: extend(self, World.current.now))

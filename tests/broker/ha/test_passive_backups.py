@@ -13,9 +13,9 @@ from pollux.client import frames
 from pollux.config.acceptors import Endpoint
 from pollux.ha.active_passive import primary as module
 from pollux.ha.active_passive.amqp_away import redirection
-from pollux.ha.active_passive.following import Following
+from pollux.ha.active_passive.follower import Following
 from pollux.ha.active_passive.primary import Backups, Primary
-from pollux.ha.active_passive.promoting import Promoter
+from pollux.ha.active_passive.promoter import Promoter
 from pollux.ha.active_passive.promotion import Answer, Number, Proof, Record, Why
 from pollux.ha.active_passive.ready import MARGIN, Granted
 from pollux.ha.active_passive.settings import Settings

@@ -152,8 +152,8 @@ def test_no_history_loses_what_was_confirmed(
 ) -> None:
     """A lot happens: promotions that are refused and such that are not, with and without a copy, and two at a time.
 
-    Of each there is some, in every draw: how much is luck (14 to 290 are refused in 150 histories). The first primary of
-    a history is promoted too; with grants that cut-off primaries wait for, few others are.
+    Of each there is some, in every draw: how much is luck (14 to 290 are refused in 150 histories). The first primary
+    of a history is promoted too; with grants that cut-off primaries wait for, few others are.
     """
     totals = explore(min_in_sync=min_in_sync, grant=grant)
     assert totals["histories"] >= HISTORIES

@@ -10,7 +10,7 @@ import pytest
 from broker.ha.replicated_group import Peer, until
 from harness.ports import free_port
 from pollux.ha.machine import Phase
-from pollux.ha.replication.voting import Voting
+from pollux.ha.replication.voter import Voting
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -18,7 +18,7 @@ from broker.process.conftest import Authority
 from broker.process.echoing import bench
 from pollux.cluster.connector import ClusterConnector, UnreachableError, check_connectors, tell
 from pollux.cluster.link import CoreHub
-from pollux.cluster.link.connecting import CoreLink
+from pollux.cluster.link.core_link import CoreLink
 from pollux.config.acceptors import AcceptorSettings, Connector, ConnectorSettings, Endpoint
 from pollux.config.tls import TlsError
 from pollux.wire.core import ClusterKey

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from pollux.store.mirror import Link, Mirror, MirroredFiles, Replica
-from pollux.store.mirror.copying import copy_store, inventory_of, wait_nearly
+from pollux.store.mirror.first_copy import copy_store, inventory_of, wait_nearly
 from pollux.store.mirror.operations import ROOTS, decode, path_of
 from pollux.store.mirror.pieces import files_of
 

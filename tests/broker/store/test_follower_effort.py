@@ -8,7 +8,7 @@ from harness.store import contents, message_of, opened, segments, set_aside, set
 from pollux.store import ids, index, recovery
 from pollux.store.files import FileOperations
 from pollux.store.follower import Follower
-from pollux.store.reading import read_journal
+from pollux.store.journal_reader import read_journal
 
 from .test_follower import _checkpoint_in_this_process, promote, writing
 

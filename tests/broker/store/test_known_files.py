@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.store.mirrored import Pair, contents, roots_in
-from pollux.store.mirror import Link, copying
+from pollux.store.mirror import Link, first_copy
 from pollux.store.mirror import mirror as mirrors
-from pollux.store.mirror.copying import copy_store, inventory_of
+from pollux.store.mirror.first_copy import copy_store, inventory_of
 from pollux.store.mirror.operations import OperationType, decode
 from pollux.store.mirror.pieces import HASH_SIZE, PIECE, SETTLED, KnownPieces, piece_hash
 
@@ -134,13 +134,13 @@ def test_what_both_know_is_compared_without_being_read(
         (pair.pump.roots["journal"] / "4.segment").unlink()
         inventory = inventory_of(pair.pump.roots, theirs)
         read: list[str] = []
-        copy_file = copying.copy_file
+        copy_file = first_copy.copy_file
 
         def noted(*words: Any, **more: Any) -> None:
             read.append(words[2])
             copy_file(*words, **more)
 
-        monkeypatch.setattr(copying, "copy_file", noted)
+        monkeypatch.setattr(first_copy, "copy_file", noted)
         pair.mirror.attach(pair.pump.link)
         copy_store(pair.mirror, pair.pump.link, inventory)
         assert read == [f"journal/{number}.segment" for number in (2, 3, 4)]

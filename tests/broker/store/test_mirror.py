@@ -20,8 +20,8 @@ from broker.engine.conftest import Office, Receiver
 from broker.store.mirrored import TIMEOUT, Pair, contents, roots_in, write
 from pollux.errors import StoreError
 from pollux.store.files import FileOperations
-from pollux.store.mirror import Link, Operation, OperationType, Replica, copying
-from pollux.store.mirror.copying import adopt, copy_store
+from pollux.store.mirror import Link, Operation, OperationType, Replica, first_copy
+from pollux.store.mirror.first_copy import adopt, copy_store
 from pollux.store.mirror.operations import MAXIMUM_DATA, ROOTS, decode, encode, path_of, pieces
 from pollux.store.mirror.pieces import PIECE
 from pollux.store.mirror.replica import INCOMPLETE_SYNC
@@ -213,9 +213,9 @@ def test_a_copy_is_slower_while_clients_change_something(
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr(copying, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(first_copy, "time", SimpleNamespace(sleep=sleep))
     pair.mirror.clock = lambda: now
-    pace = copying.Pace(pair.mirror)
+    pace = first_copy.Pace(pair.mirror)
     for _ in range(100):
         pace.wait(1_800_000)
         if served:

@@ -20,7 +20,7 @@ from pollux.ha.copies import local
 from pollux.ha.copies.backup_side import BackupSide
 from pollux.ha.copies.local import LocalState
 from pollux.store.mirror import Link, Mirror, Replica
-from pollux.store.mirror.copying import copy_store, inventory_of
+from pollux.store.mirror.first_copy import copy_store, inventory_of
 from pollux.store.mirror.operations import ROOTS, decode
 from pollux.store.segments import segment_name
 

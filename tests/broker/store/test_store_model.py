@@ -20,11 +20,11 @@ from harness import in_memory
 from harness.databases import DATABASES
 from harness.disk_account import materialise
 from harness.lossy_disk import LossyDisk
-from pollux.store.copying import Store as Stored
-from pollux.store.copying import copy
 from pollux.store.files import DISK
 from pollux.store.sql.database import Database
 from pollux.store.sql.files import SqlFiles
+from pollux.store.store_copy import Store as Stored
+from pollux.store.store_copy import copy
 
 from .lives import WEIGHTS, begin, settings_of
 from .power_cuts import explained, recover

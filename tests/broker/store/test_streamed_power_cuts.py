@@ -17,7 +17,7 @@ from harness.lossy_disk import LossyDisk
 from pollux.ha.copies import local
 from pollux.ha.copies.local import LocalState
 from pollux.store.mirror import Link, Mirror, MirroredFiles, Replica
-from pollux.store.mirror.copying import copy_store, inventory_of
+from pollux.store.mirror.first_copy import copy_store, inventory_of
 from pollux.store.mirror.operations import ROOTS, decode
 
 from .lives import begin

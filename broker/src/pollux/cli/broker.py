@@ -148,16 +148,16 @@ def mask(
 ) -> None:
     """Mask a password for broker.xml: prints ENC(...)."""
     from pollux.cli.users import read_secret
-    from pollux.config import masking
+    from pollux.config import masked
 
     try:
         if create_key and not key_file.exists():
-            masking.write_key(key_file, masking.generate_key())
-        key = masking.read_key(key_file)
-    except (masking.MaskingError, OSError) as error:
+            masked.write_key(key_file, masked.generate_key())
+        key = masked.read_key(key_file)
+    except (masked.MaskingError, OSError) as error:
         fail(str(error), EXIT_FAILED)
     if password_file is None and sys.stdin.isatty():
         password = str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
     else:
         password = read_secret(password_file or "-")
-    print_line(masking.mask(password, key))
+    print_line(masked.mask(password, key))

@@ -163,7 +163,7 @@ def _of_xml(path: str) -> Login:
 
 def _of_qpidd(path: str) -> Login:
     from pollux.config import qpidd_conf
-    from pollux.config.masking import is_masked
+    from pollux.config.masked import is_masked
 
     options = qpidd_conf.read(Path(path))
     user, password = options.values.get("ha_username"), options.values.get("ha_password")
@@ -199,7 +199,7 @@ def endpoint_of(broker: str, login: Login) -> Endpoint:
 def ask(given: argparse.Namespace, **content: object) -> dict[str, Any]:
     """Return what the broker answers. Raises HaError."""
     from pollux.cluster.connector import UnreachableError
-    from pollux.ha.active_passive.asking import RefusedError
+    from pollux.ha.active_passive.questions import RefusedError
     from pollux.wire.core import ClusterKey
 
     if given.ssl_key and not given.ssl_certificate:
@@ -229,7 +229,7 @@ def ask(given: argparse.Namespace, **content: object) -> dict[str, Any]:
 async def _asked(key: ClusterKey, endpoint: Endpoint, seconds: float, content: dict[str, object]) -> dict[str, Any]:
     from pollux.cluster.connector import ClusterConnector, UnreachableError
     from pollux.cluster.link import CoreHub
-    from pollux.ha.active_passive.asking import BrokenOffError, ask_as_admin
+    from pollux.ha.active_passive.questions import BrokenOffError, ask_as_admin
 
     connector = ClusterConnector(CoreHub(key, name="qpid-ha", node_id=b"", timeout=seconds))
     begun = False

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pollux.config.model import Configuration
-    from pollux.store.copying import Store
     from pollux.store.port import Files
+    from pollux.store.store_copy import Store
 
 app = typer.Typer(help="Copy a store from files to a database, or back.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -57,9 +57,9 @@ def copy(
     """
     from pollux.cli.locate import find_configuration
     from pollux.errors import PolluxError
-    from pollux.store.copying import Store, check_source
-    from pollux.store.copying import copy as copy_store
     from pollux.store.data_lock import DirectoryLockedError
+    from pollux.store.store_copy import Store, check_source
+    from pollux.store.store_copy import copy as copy_store
 
     configurations = [find_configuration(one) for one in (source, target)]
     try:
@@ -114,8 +114,8 @@ def _alone(configuration: Configuration) -> Iterator[Store]:
     from pollux.ha.runtime import store_directory
     from pollux.ha.shared_store.activation import layout_of, make_group_store
     from pollux.ha.store_layout import LIVE_LOCK
-    from pollux.store.copying import Store
     from pollux.store.data_lock import DirectoryLock, DirectoryLockedError
+    from pollux.store.store_copy import Store
 
     directories = _directories_of(configuration)
     with ExitStack() as stack:

@@ -13,10 +13,10 @@ import random
 import ssl
 from typing import TYPE_CHECKING, TypeVar
 
-from pollux.client.balancing import POLICIES, order
 from pollux.client.calls import Calls, reason_of
 from pollux.client.discovery import Listener
 from pollux.client.errors import ConnectionLostError
+from pollux.client.policies import POLICIES, order
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pollux.client.calls import HandshakeError, redirection
 from pollux.client.errors import LoginError, SendRefusedError
-from pollux.client.reconnecting import StreamPublisher, StreamSubscriber
 from pollux.client.stream import Stream
+from pollux.client.streams import StreamPublisher, StreamSubscriber
 from pollux.client.traffic_base import id_in
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.encode import encode, encode_acks

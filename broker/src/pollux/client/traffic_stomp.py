@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pollux.client.calls import HandshakeError, redirection
 from pollux.client.errors import LoginError
-from pollux.client.reconnecting import StreamPublisher, StreamSubscriber
 from pollux.client.stream import Stream
+from pollux.client.streams import StreamPublisher, StreamSubscriber
 from pollux.client.traffic_base import TRANSACTION, id_in
 from pollux.wire.stomp.decoder import SERVER_TRANSITIONS, Decoder, Frame, Limits
 from pollux.wire.stomp.encoder import frame

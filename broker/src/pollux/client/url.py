@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from msgspec import Struct, field
 
-from pollux.client.balancing import PACKAGE, POLICIES
 from pollux.client.errors import UrlError
+from pollux.client.policies import PACKAGE, POLICIES
 from pollux.client.retry import UNLIMITED, RetryPolicy
 from pollux.config.nearest import did_you_mean
 from pollux.config.uris import UriError, parse_uris

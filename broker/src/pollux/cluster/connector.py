@@ -12,7 +12,7 @@ import ssl
 from typing import TYPE_CHECKING
 
 from pollux.cluster import tls_advice
-from pollux.cluster.link.connecting import CoreConnectionError, CoreLink
+from pollux.cluster.link.core_link import CoreConnectionError, CoreLink
 from pollux.config.tls import TlsError, client_context
 from pollux.logs import event
 

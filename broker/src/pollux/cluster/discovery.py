@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pollux.config.acceptors import ConnectorSettings, Endpoint
-    from pollux.config.clustering import BroadcastGroup, DiscoveryGroup
+    from pollux.config.clusters import BroadcastGroup, DiscoveryGroup
     from pollux.config.model import Configuration
     from pollux.wire.core import ClusterKey
 

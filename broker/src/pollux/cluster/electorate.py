@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pollux.cluster.discovery import Others
     from pollux.cluster.link import CoreHub
-    from pollux.cluster.link.connecting import CoreLink
+    from pollux.cluster.link.core_link import CoreLink
     from pollux.cluster.votes import Enough
     from pollux.config.acceptors import Endpoint
 

@@ -12,7 +12,7 @@ from pollux.config.jgroups import JGroupsError, finding_of
 if TYPE_CHECKING:
     from pollux.cluster.exchange import Exchange
     from pollux.config.acceptors import ConnectorSettings
-    from pollux.config.clustering import BroadcastGroup, DiscoveryGroup
+    from pollux.config.clusters import BroadcastGroup, DiscoveryGroup
     from pollux.config.model import Configuration
     from pollux.wire.core import ClusterKey
 

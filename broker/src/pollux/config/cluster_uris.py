@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from pollux.config.clustering import ClusterConnection
+from pollux.config.clusters import ClusterConnection
 from pollux.config.nearest import did_you_mean
 from pollux.config.reader import split_tag
 from pollux.config.schema import table_of

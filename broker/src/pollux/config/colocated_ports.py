@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux.config.clustering import ReplicationColocated, SharedStoreColocated
+from pollux.config.clusters import ReplicationColocated, SharedStoreColocated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,8 +17,8 @@ from pollux.config.acceptors import (
     Endpoint,
 )
 from pollux.config.address_settings import AddressSetting
-from pollux.config.addressing import AddressConfig, AddressShape
-from pollux.config.connecting import AmqpConnection
+from pollux.config.addresses import AddressConfig, AddressShape
+from pollux.config.amqp_connections import AmqpConnection
 from pollux.config.extensions import SecuritySetting, SecuritySettingShape
 from pollux.config.model import Feature
 from pollux.config.uris import Uri, UriError, parse_uri, parse_uris, typed_settings, with_alternates

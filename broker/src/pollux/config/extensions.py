@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from pollux.config.acceptors import OLD_TLS_VERSIONS, TLS_VERSIONS
 from pollux.config.active_passive import ActivePassive
-from pollux.config.clustering import Property
+from pollux.config.clusters import Property
 from pollux.config.kinds import (
     GIB,
     KIB,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.config.acceptors import HTTP_PARAMETERS, AcceptorSettings, ConnectorSettings
 from pollux.config.address_settings import AddressSettingShape
-from pollux.config.addressing import Divert
-from pollux.config.clustering import ConnectionRouter
+from pollux.config.addresses import Divert
+from pollux.config.clusters import ConnectionRouter
 from pollux.config.model import Configuration
 
 if TYPE_CHECKING:

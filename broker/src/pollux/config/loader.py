@@ -19,20 +19,20 @@ from pollux.config.document import MAX_ELEMENTS, Document, DocumentError, Positi
 from pollux.config.extensions import NAMESPACE, Extensions
 from pollux.config.includes import IncludeError, expand
 from pollux.config.kinds import Base
-from pollux.config.masking import MaskingError, read_key
+from pollux.config.masked import MaskingError, read_key
 from pollux.config.model import Configuration, Feature
 from pollux.config.nearest import did_you_mean
-from pollux.config.plugging import with_plugins
+from pollux.config.plugins import with_plugins
 from pollux.config.problems import ConfigError, Problem, Severity
 from pollux.config.reader import DOCUMENTATION, Parsed, Reader, split_tag
 from pollux.config.refused import refused_in
 from pollux.config.report import Report, TooManyProblemsError
 from pollux.config.rules import GENERAL_RULES, apply_rules
 from pollux.config.rules_active_passive import ACTIVE_PASSIVE_RULES
-from pollux.config.rules_bridging import BRIDGING_RULES
+from pollux.config.rules_amqp import CONNECTING_RULES
+from pollux.config.rules_bridges import BRIDGING_RULES
 from pollux.config.rules_cluster import CLUSTER_RULES
 from pollux.config.rules_colocated import COLOCATED_RULES
-from pollux.config.rules_connecting import CONNECTING_RULES
 from pollux.config.rules_database import DATABASE_RULES, in_database
 from pollux.config.rules_ha import HA_RULES
 from pollux.config.rules_network import NETWORK_RULES

@@ -23,9 +23,10 @@ from pollux.config.address_settings import (
     DiskFullPolicy,
     PageFullPolicy,
 )
-from pollux.config.addressing import AddressConfig, AddressShape, Divert, QueueConfig, WildcardAddresses
-from pollux.config.bridging import Bridge
-from pollux.config.clustering import (
+from pollux.config.addresses import AddressConfig, AddressShape, Divert, QueueConfig, WildcardAddresses
+from pollux.config.amqp_connections import AmqpConnection
+from pollux.config.bridges import Bridge
+from pollux.config.clusters import (
     BroadcastGroup,
     ClusterConnection,
     ConnectionRouter,
@@ -36,7 +37,6 @@ from pollux.config.clustering import (
     ReplicationPrimary,
     ScaleDown,
 )
-from pollux.config.connecting import AmqpConnection
 from pollux.config.extensions import (
     Audit,
     BrokerPlugin,
@@ -55,7 +55,7 @@ from pollux.config.extensions import (
     SecuritySetting,
     SecuritySettingsShape,
 )
-from pollux.config.federating import Federation
+from pollux.config.federation import Federation
 from pollux.config.kinds import (
     LONG_MAX,
     MIB,

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from pollux.config.extensions import Extensions
 from pollux.config.kinds import Base, Directory, Files, Kind, Password
-from pollux.config.masking import MaskingError, is_masked, unmask
+from pollux.config.masked import MaskingError, is_masked, unmask
 from pollux.config.model import Feature
 from pollux.config.nearest import did_you_mean
 from pollux.config.refused import refused_in_list

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.config.acceptors import HTTP_PARAMETERS, AcceptorSettings, ConnectorSettings, TransportShape
 from pollux.config.address_settings import AddressSettingShape
-from pollux.config.addressing import Divert
-from pollux.config.bridging import Bridge
-from pollux.config.connecting import AmqpConnection
+from pollux.config.addresses import Divert
+from pollux.config.amqp_connections import AmqpConnection
+from pollux.config.bridges import Bridge
 from pollux.config.extensions import Extensions, SecuritySettingsShape
-from pollux.config.federating import AddressPolicy, Federation, QueuePolicy
+from pollux.config.federation import AddressPolicy, Federation, QueuePolicy
 from pollux.config.model import Configuration
 
 if TYPE_CHECKING:

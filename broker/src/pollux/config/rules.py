@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pollux.config.acceptors import Connector
     from pollux.config.address_settings import AddressSetting, AddressSettings
-    from pollux.config.connecting import AmqpConnection
+    from pollux.config.amqp_connections import AmqpConnection
     from pollux.config.model import Configuration
     from pollux.config.report import Report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
-from pollux.config.clustering import MessageLoadBalancing
+from pollux.config.clusters import MessageLoadBalancing
 from pollux.config.manager import (
     FILE_MANAGERS,
     FILE_PROPERTIES,
@@ -19,7 +19,7 @@ from pollux.config.rules import unique
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pollux.config.clustering import DiscoveryGroupRef, HaPolicy, ScaleDown, StaticConnectors
+    from pollux.config.clusters import DiscoveryGroupRef, HaPolicy, ScaleDown, StaticConnectors
     from pollux.config.model import Configuration
     from pollux.config.report import Report
     from pollux.config.rules import Rule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux.config.clustering import ReplicationBackup, ReplicationPrimary
+from pollux.config.clusters import ReplicationBackup, ReplicationPrimary
 from pollux.config.colocated_ports import collisions, colocated_of, own_ports
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pollux.config.rules_cluster import DEFAULT_CLUSTER_PASSWORD, exactly_one
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pollux.config.clustering import ConnectionRouter, RouterPolicy
+    from pollux.config.clusters import ConnectionRouter, RouterPolicy
     from pollux.config.model import Configuration
     from pollux.config.report import Report
     from pollux.config.rules import Rule

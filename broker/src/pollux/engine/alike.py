@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pollux.engine.spreading import Way
+from pollux.engine.forwards import Way
 from pollux.message import Message
 from pollux.routing.queue import Queue
 

@@ -11,7 +11,7 @@ from pollux.routing.spec import QueueSpec, resolve
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pollux.config.addressing import AddressConfig, QueueConfig
+    from pollux.config.addresses import AddressConfig, QueueConfig
     from pollux.config.model import Configuration
     from pollux.engine.queue_records import QueueRecords
     from pollux.message import RoutingType

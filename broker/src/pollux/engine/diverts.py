@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from pollux.config.addressing import DivertRouting
+from pollux.config.addresses import DivertRouting
 from pollux.config.resolve import pattern_of
 from pollux.engine.copies import copy_of, origin_of
 from pollux.message import RoutingType
@@ -17,7 +17,7 @@ from pollux.routing.selector import parse
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pollux.config.addressing import Divert
+    from pollux.config.addresses import Divert
     from pollux.config.model import Configuration
     from pollux.message import Message
     from pollux.routing.selector import Selector

@@ -13,8 +13,8 @@ from pollux.config.address_settings import DiskFullPolicy
 from pollux.engine.alike import Alike, Route
 from pollux.engine.attempt import Attempt
 from pollux.engine.diverts import of_message
+from pollux.engine.forwards import Forward, Spread
 from pollux.engine.memory import DUPLICATE_IDS
-from pollux.engine.spreading import Forward, Spread
 from pollux.errors import AddressFullError, DiskFullError, LimitError
 from pollux.formats.forwards import away_name
 from pollux.message import INGRESS_TIMESTAMP, VALIDATED_USER, Message

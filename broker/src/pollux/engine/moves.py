@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pollux.engine.departures import Departures
+    from pollux.engine.forwards import Forward, Spread
     from pollux.engine.intake import Intake
-    from pollux.engine.spreading import Forward, Spread
     from pollux.message import Message
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference

@@ -26,7 +26,7 @@ from pollux.engine.address_manager import AddressManager
 from pollux.engine.arrivals import Arrivals
 from pollux.engine.cold import ColdMessages
 from pollux.engine.contents import Contents
-from pollux.engine.cooling import Cooling
+from pollux.engine.cooler import Cooling
 from pollux.engine.dead_letters import DeadLetters
 from pollux.engine.departures import Departures
 from pollux.engine.diverts import Diverts

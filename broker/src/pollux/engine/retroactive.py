@@ -12,7 +12,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pollux.config.addressing import Divert, DivertRouting
+from pollux.config.addresses import Divert, DivertRouting
 from pollux.config.resolve import INTERNAL_PREFIX
 from pollux.engine.copies import copy_of
 from pollux.engine.diverts import Rule

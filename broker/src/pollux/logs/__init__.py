@@ -1,4 +1,4 @@
-"""Structured log lines, and the folding of those that repeat: :mod:`pollux.logs.lines`, :mod:`pollux.logs.folding`."""
+"""Structured log lines, and the folding of those that repeat: :mod:`pollux.logs.lines`, :mod:`pollux.logs.repeats`."""
 
 from pollux.logs.lines import (
     MAXIMUM_VALUE,

@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
-from pollux.logs.folding import Folding
+from pollux.logs.repeats import Folding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

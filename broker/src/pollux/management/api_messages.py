@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from pollux.errors import InvalidRequestError
-from pollux.management import messages, restoring, views
+from pollux.management import messages, restore, views
 from pollux.management.answers import Answers
 from pollux.management.errors import ApiError, json_response, not_found
 from pollux.management.operations import CHOICE, MOVE, RESTORE, RESTORE_LARGE
@@ -99,8 +99,8 @@ class MessagesApi(Answers):
     async def restore(self, request: web.Request) -> web.Response:
         """Send messages as a journal has them, each once however often it is asked (merge plans)."""
         body = await body_of(request, RESTORE)
-        wanted = [restoring.parse(each) for each in body["messages"]]
-        count = await restoring.restore(self._engine, wanted)
+        wanted = [restore.parse(each) for each in body["messages"]]
+        count = await restore.restore(self._engine, wanted)
         names = [*(body.get("addresses") or ()), *(each.address for each in wanted)]
         limits = {name: self._engine.space.settings(name).id_cache_size for name in names}
         return json_response({"count": count, "duplicates": len(wanted) - count, "idCacheSize": limits})
@@ -115,8 +115,8 @@ class MessagesApi(Answers):
         head = checked(text, RESTORE_LARGE)
         if head["size"] < 1:
             raise ApiError(400, "bad-request", "'size' must be the bytes of the large message")
-        wanted = restoring.parse(head["message"], large=True)
-        count = await restoring.receive(self._engine, wanted, request.content, head["size"])
+        wanted = restore.parse(head["message"], large=True)
+        count = await restore.receive(self._engine, wanted, request.content, head["size"])
         return json_response({"count": count, "duplicates": 1 - count})
 
     async def _chosen(self, found: Queue, body: dict[str, Any], *, origin: bool = False) -> tuple[list[Any], bool]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pollux.cluster.topology import Topology
-from pollux.config.rules_bridging import takes_brokers
+from pollux.config.rules_bridges import takes_brokers
 from pollux.config.rules_cluster import has_cluster_password
 from pollux.logs import event, failure
 from pollux.node.steps import STEP_TIMEOUT, bounded
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pollux.cluster.bridges.service import Bridges
     from pollux.cluster.connection.connections import Connections
-    from pollux.cluster.connection.preparing import Preparation
+    from pollux.cluster.connection.preparation import Preparation
     from pollux.cluster.connection.subscriptions import EverySubscription
     from pollux.cluster.link import CoreHub
     from pollux.cluster.mqtt.service import MqttNeighbours
@@ -67,7 +67,7 @@ class Links:
     def prepare(self, configuration: Configuration) -> None:
         """Do what takes time, while the node opens its store or waits. Raises PolluxError."""
         if configuration.cluster_connections:
-            from pollux.cluster.connection.preparing import Preparation
+            from pollux.cluster.connection.preparation import Preparation
 
             self._preparation = Preparation(configuration, _import_what_serves_a_cluster)
         # The key of the cluster password, a tenth of a second, if there is one and nobody else makes it.

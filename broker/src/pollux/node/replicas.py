@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pollux.cluster.link import CoreHub
 from pollux.cluster.replicas.service import Replicas
 from pollux.errors import InvalidRequestError
-from pollux.ha.active_passive.asking import ADMIN, Answerer
+from pollux.ha.active_passive.questions import ADMIN, Answerer
 from pollux.wire.core.peer import ClusterKey
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pollux.cluster.scale_down.drain import Drain
 from pollux.cluster.scale_down.plan import wanted_of
-from pollux.cluster.scale_down.receiving import Receiving
-from pollux.protocols.mqtt.moving import MovingRetained, MovingSessions
+from pollux.cluster.scale_down.receiver import Receiving
+from pollux.protocols.mqtt.handover import MovingRetained, MovingSessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

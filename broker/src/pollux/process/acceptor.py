@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pollux.errors import PolluxError
 from pollux.logs import event
 from pollux.process.connection import Connection
-from pollux.process.opening import Rules
+from pollux.process.first_bytes import Rules
 from pollux.process.tls_handshake import layer_of
 from pollux.wire.sniff import Protocol
 

@@ -23,10 +23,10 @@ from pollux.engine.peer import Peer
 from pollux.engine.share import Portion
 from pollux.errors import PolluxError
 from pollux.logs import event, failure
-from pollux.process import opening, tls_handshake
+from pollux.process import first_bytes, tls_handshake
 from pollux.process.endings import Due, Seen, due, who_ended
+from pollux.process.first_bytes import OpeningError
 from pollux.process.holds import Holds
-from pollux.process.opening import OpeningError
 from pollux.process.strangers import TLS
 from pollux.wire import proxy
 from pollux.wire.proxy import ProxyError
@@ -344,7 +344,7 @@ class Connection(asyncio.Protocol):
                 data = data[header.size :]
             known = data and not self._proxied
             secured = self._transport is not self._raw
-            begins = opening.read(data, self._listener.rules, secured=secured) if known else None
+            begins = first_bytes.read(data, self._listener.rules, secured=secured) if known else None
         except (SniffError, ProxyError, OpeningError) as error:
             self._refuse(str(error))
             return

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pollux.config import Configuration
     from pollux.config.acceptors import Connector
-    from pollux.config.connecting import AmqpConnection
+    from pollux.config.amqp_connections import AmqpConnection
     from pollux.config.tls import ServerSettings
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from pollux.routing.backlog import SCAN_LIMIT
 from pollux.routing.browse import BrowseCursor
 from pollux.routing.dispatch import Dispatcher
-from pollux.routing.freezing import freeze
+from pollux.routing.freeze import freeze
 from pollux.routing.redelivery import RedeliveryPolicy, spread
 from pollux.routing.selector import Selector, parse
 from pollux.routing.spec import QueueAttributes, QueueSpec, resolve
@@ -437,7 +437,7 @@ class Queue:
         return self._backlog.remove(ids)
 
     def freeze(self, may: Callable[[MessageReference], bool]) -> list[MessageReference]:
-        """Have messages be on disk only of which ``may`` says so; see :mod:`pollux.routing.freezing`."""
+        """Have messages be on disk only of which ``may`` says so; see :mod:`pollux.routing.freeze`."""
         return freeze(self._backlog, may, watched=bool(self.consumers))
 
     def purge(self) -> tuple[list[MessageReference], list[int]]:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from pollux.formats.checkpoint import Checkpoint
     from pollux.formats.segments import SegmentHeader
+    from pollux.store.journal_reader import Reading
     from pollux.store.port import Files, Status
-    from pollux.store.reading import Reading
     from pollux.store.recovery import Headers
 
 #: Kinds of damage that are files which are not there, or as good as that.

@@ -12,7 +12,7 @@ from pollux.formats.records import RecordType
 from pollux.store.bindings import read_newest
 from pollux.store.compare.side import read_pages
 from pollux.store.files import DISK, FileReader, is_directory
-from pollux.store.reading import Reading, read_journal
+from pollux.store.journal_reader import Reading, read_journal
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 
 if TYPE_CHECKING:

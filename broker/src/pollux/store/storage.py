@@ -29,8 +29,8 @@ from pollux.store.files import FileOperations
 from pollux.store.inventory import INVENTORY, begun
 from pollux.store.journal import Journal, StableCallback
 from pollux.store.large import LargeMessage, LargeMessages
+from pollux.store.life_start import Opening, prepare_directories
 from pollux.store.maintenance import Maintenance, source_of
-from pollux.store.opening import Opening, prepare_directories
 from pollux.store.pages import PageStore
 from pollux.store.recovered import Damage, Recovered
 from pollux.store.room import Room

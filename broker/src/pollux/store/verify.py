@@ -18,10 +18,10 @@ from pollux.formats.segments import valid_at
 from pollux.store import inventory
 from pollux.store.bindings import newest_file, read_newest
 from pollux.store.files import DISK, exists, is_directory, read_all
+from pollux.store.journal_reader import Reading, read_journal
 from pollux.store.lost_files import LARGE_NAME, changed_files, lost_files
 from pollux.store.orphans import lost_queues
 from pollux.store.page_files import ADDRESS_FILE, read_stores
-from pollux.store.reading import Reading, read_journal
 from pollux.store.recovered import NORMAL_DAMAGE, Damage, lost_bodies
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 

@@ -17,8 +17,8 @@ from pollux.errors import InvalidRequestError
 from pollux.ha.colocated.life import DIRECTORIES, directories_of
 from pollux.ha.colocated.placement import BackupRequest, Host, Next, decide, unfit
 from pollux.logs import event
-from pollux.supervisor.asking import PURPOSE, Questions, ask
 from pollux.supervisor.line import Line, LineError
+from pollux.supervisor.questions import PURPOSE, Questions, ask
 from pollux.supervisor.views import host_of
 
 if TYPE_CHECKING:

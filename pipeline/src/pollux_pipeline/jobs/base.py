@@ -20,7 +20,7 @@ from pyspark.sql.types import DataType
 from pollux_pipeline.jobs import delta
 from pollux_pipeline.jobs.manifest import STAGE, Manifest
 from pollux_pipeline.places import remove, write_text
-from pollux_pipeline.tuning import STRETCH
+from pollux_pipeline.spark_settings import STRETCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

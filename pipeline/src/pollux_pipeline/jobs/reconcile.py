@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from pollux_pipeline import tuning
+from pollux_pipeline import spark_settings
 from pollux_pipeline.errors import InputError
 from pollux_pipeline.jobs import activations, clocks, costs, evidence, figures, hops, messages, order, state, timeline
 from pollux_pipeline.jobs.base import NORMAL_DAMAGE, SHOWN, Result, Run, at_once, table
@@ -153,7 +153,7 @@ def _ledgers(
         found.append(messages.findings(lives, several=several))
     if counted["grouped"]:
         judged = order.judged(lives)
-        large = run.inputs.size() > tuning.SMALL
+        large = run.inputs.size() > spark_settings.SMALL
         found.append(order.violations(judged, known.spans, large=large, several=several))
         if several:
             found.append(order.unknown(judged))

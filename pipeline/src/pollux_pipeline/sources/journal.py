@@ -38,7 +38,7 @@ from pollux_pipeline.errors import InputError
 from pollux_pipeline.schemas import JOURNAL, journal_schema
 from pollux_pipeline.sources.files import Part, Plan, Problem, directories, plan, plan_directory
 from pollux_pipeline.sources.filters import Condition, Conditions, parse_conditions, split
-from pollux_pipeline.sources.reading import contents, problem_rows, read_part
+from pollux_pipeline.sources.rows import contents, problem_rows, read_part
 from pollux_pipeline.sources.scan import scan
 
 if TYPE_CHECKING:

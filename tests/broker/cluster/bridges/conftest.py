@@ -10,26 +10,26 @@ from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import KEY, Connected
 from broker.engine.conftest import Office
-from pollux.cluster.bridges.asking import asked_of
+from pollux.cluster.bridges.bridge import Bridge
 from pollux.cluster.bridges.demand import Matching
-from pollux.cluster.bridges.sending import Bridge
+from pollux.cluster.bridges.downstreams import asked_of
 from pollux.cluster.bridges.service import Bridges
 from pollux.cluster.bridges.settings import settings_of
 from pollux.cluster.connector import UnreachableError
 from pollux.cluster.discovery import Others
 from pollux.cluster.link import CoreHub
-from pollux.config import bridging
+from pollux.config import bridges
 from pollux.config.acceptors import Connector, Endpoint
-from pollux.config.clustering import StaticConnectors
-from pollux.config.federating import AddressPolicy, Downstream, Federation, PolicyRef, QueuePolicy, Upstream
+from pollux.config.clusters import StaticConnectors
+from pollux.config.federation import AddressPolicy, Downstream, Federation, PolicyRef, QueuePolicy, Upstream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from pollux.cluster.bridges.asking import Asking
+    from pollux.cluster.bridges.downstreams import Asking
     from pollux.cluster.bridges.federation import Fetching
-    from pollux.cluster.bridges.receiving import Receiver
+    from pollux.cluster.bridges.incoming_bridge import Receiver
     from pollux.engine.post_office import PostOffice
 
 
@@ -76,7 +76,7 @@ class Site:
             **given,
         }
         configuration = replace(self.office.configuration, connectors=(Connector("there", endpoints),))
-        settings = settings_of(configuration, bridging.Bridge("b", "orders", **values))
+        settings = settings_of(configuration, bridges.Bridge("b", "orders", **values))
         made = Bridge(settings, self.hub, Others(endpoints), self.id, self.post)
         made.connector = _Connector(self, {other.port: other for other in others})  # type: ignore[assignment]
         self.bridges.bridges.append(made)

@@ -12,11 +12,11 @@ from broker.engine.conftest import Receiver, message
 from harness.broker import free_udp_port
 from pollux.cluster.bridges.service import Bridges
 from pollux.cluster.discovery import Announcer
-from pollux.config import bridging
+from pollux.config import bridges
 from pollux.config.acceptors import Endpoint
 from pollux.config.address_settings import AddressFullPolicy
-from pollux.config.addressing import DivertRouting
-from pollux.config.clustering import BroadcastGroup, DiscoveryGroup, DiscoveryGroupRef
+from pollux.config.addresses import DivertRouting
+from pollux.config.clusters import BroadcastGroup, DiscoveryGroup, DiscoveryGroupRef
 from pollux.formats.forwards import ROUTE_TO
 from pollux.message import RoutingType
 from pollux.wire.core import ClusterKey
@@ -272,7 +272,7 @@ async def test_a_bridge_finds_its_broker_by_discovery(sites: Make) -> None:
     one, _ = await sites()
     port, address = free_udp_port(), "239.255.7.9"
     group = DiscoveryGroup("g", address, port, local_bind_address="127.0.0.1", initial_wait_timeout=60_000)
-    given = bridging.Bridge("b", "orders", discovery_group_ref=DiscoveryGroupRef("g"), retry_interval=1)
+    given = bridges.Bridge("b", "orders", discovery_group_ref=DiscoveryGroupRef("g"), retry_interval=1)
     configuration = replace(
         one.office.configuration, bridges=(given,), discovery_groups=(group,), cluster_password="ours"
     )

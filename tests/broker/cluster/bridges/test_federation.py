@@ -9,7 +9,7 @@ import pytest
 
 from broker.cluster.connection.conftest import until
 from broker.engine.conftest import Receiver, message
-from pollux.config.federating import (
+from pollux.config.federation import (
     AddressMatch,
     AddressPolicy,
     Federation,

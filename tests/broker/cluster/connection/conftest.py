@@ -14,7 +14,7 @@ from pollux.cluster.connection.outgoing import OutgoingLink
 from pollux.cluster.connector import UnreachableError
 from pollux.cluster.link import Conversation, CoreHub
 from pollux.config.acceptors import Endpoint
-from pollux.config.clustering import ClusterConnection, MessageLoadBalancing
+from pollux.config.clusters import ClusterConnection, MessageLoadBalancing
 from pollux.wire.core.peer import ClusterKey
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class End:
 
 
 class Connected:
-    """A link from one node to another, as :class:`pollux.cluster.link.connecting.CoreLink` shows it to its owner."""
+    """A link from one node to another, as :class:`pollux.cluster.link.core_link.CoreLink` shows it to its owner."""
 
     def __init__(self, source: Node, sink: Node) -> None:
         loop = asyncio.get_running_loop()

@@ -10,7 +10,7 @@ from broker.cluster.connection.conftest import until
 from broker.engine.conftest import Receiver
 from pollux.cluster.scale_down.drain import Drain
 from pollux.cluster.scale_down.plan import Wanted
-from pollux.cluster.scale_down.receiving import Receiving
+from pollux.cluster.scale_down.receiver import Receiving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

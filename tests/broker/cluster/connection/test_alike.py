@@ -12,8 +12,8 @@ from broker.cluster.connection.test_links import consumer, pair
 from broker.engine.conftest import Receiver, message
 from pollux.cluster.connection import payloads
 from pollux.cluster.connection.forwarded import Forwarded, change, known, mark_moved, stored, to_send
-from pollux.cluster.connection.packing import Packing
 from pollux.cluster.connection.payloads import Kind, Payloads
+from pollux.cluster.connection.send_batch import Packing
 from pollux.cluster.routes.numbers import Number, Numbering
 from pollux.errors import LimitError
 from pollux.formats.forwards import ROUTE_TO, Note, decode, encode

@@ -9,7 +9,7 @@ import pytest
 from broker.cluster.connection.conftest import until
 from broker.cluster.connection.nodes import both_ways
 from broker.cluster.connection.test_removing import leave, three_nodes
-from pollux.config.clustering import StaticConnectors
+from pollux.config.clusters import StaticConnectors
 
 if TYPE_CHECKING:
     from broker.cluster.connection.conftest import Node

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import nodes, until
 from broker.engine.conftest import Receiver, message
-from pollux.config.clustering import GroupingHandler, GroupingHandlerType
+from pollux.config.clusters import GroupingHandler, GroupingHandlerType
 
 if TYPE_CHECKING:
     from broker.cluster.connection.conftest import Node

@@ -18,7 +18,7 @@ from broker.cluster.connection.nodes import MULTICAST, Has, mesh, queues
 from broker.cluster.connection.test_grouping import GROUPS, consumer, grouped
 from broker.engine.conftest import message
 from pollux.cluster.routes.grouped import weight
-from pollux.config.clustering import GroupingHandler, GroupingHandlerType
+from pollux.config.clusters import GroupingHandler, GroupingHandlerType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,7 +15,7 @@ from broker.cluster.connection.known import distance, quiet
 from broker.cluster.connection.nodes import MULTICAST, mesh
 from broker.cluster.connection.test_homes import address_of, cluster
 from broker.engine.conftest import message
-from pollux.config.addressing import Divert
+from pollux.config.addresses import Divert
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from broker.cluster.connection.scaled import Scaled, contents, count, scaled
 from broker.engine.conftest import Receiver, message
 from pollux.cluster.connection.forwarded import to_send
 from pollux.cluster.scale_down.drain import Drain
-from pollux.cluster.scale_down.emptying import Emptying
 from pollux.cluster.scale_down.plan import Wanted
+from pollux.cluster.scale_down.transfer import Emptying
 from pollux.cluster.scale_down.ways import NodeWay
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.errors import InvalidRequestError

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from broker.cluster.connection.conftest import until
 from broker.cluster.connection.scaled import count
 from broker.engine.conftest import Receiver, message
-from pollux.config.clustering import HaPolicy, PrimaryOnly, ScaleDown
+from pollux.config.clusters import HaPolicy, PrimaryOnly, ScaleDown
 from pollux.config.extensions import HighAvailability
 from pollux.message import RoutingType
 from pollux.node import scale_down

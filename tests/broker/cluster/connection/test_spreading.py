@@ -12,7 +12,7 @@ from broker.cluster.connection.conftest import until
 from broker.cluster.connection.known import count, distance, held, quiet, waits, wanted
 from broker.cluster.connection.nodes import ANYCAST, MULTICAST, Has, mesh, queues, take
 from broker.engine.conftest import message
-from pollux.config.addressing import Divert
+from pollux.config.addresses import Divert
 from pollux.routing.selector import parse
 from pollux.routing.spec import QueueSpec
 

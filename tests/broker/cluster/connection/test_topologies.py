@@ -12,7 +12,7 @@ from broker.cluster.connection.nodes import both_ways, take
 from broker.engine.conftest import message
 from pollux.cluster.connection.forwarded import stored, to_send
 from pollux.cluster.routes.numbers import Number
-from pollux.config.clustering import StaticConnectors
+from pollux.config.clusters import StaticConnectors
 from pollux.errors import InvalidRequestError
 from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec

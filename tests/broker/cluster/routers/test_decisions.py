@@ -13,7 +13,7 @@ from pollux.cluster.routers.cache import Cache
 from pollux.cluster.routers.keys import NULL, key_of
 from pollux.cluster.routers.policies import POLICIES, Candidate, FirstElement, fnv
 from pollux.cluster.routers.router import Router
-from pollux.config.clustering import ConnectionRouter, Property, RouterKeyType, RouterPolicy
+from pollux.config.clusters import ConnectionRouter, Property, RouterKeyType, RouterPolicy
 from pollux.engine.peer import Peer
 from pollux.engine.security import Identity
 from pollux.protocols.redirects import Client, Elsewhere, Refused

@@ -15,7 +15,7 @@ from pollux.cluster.routers.pool import Local, Member, TargetPool
 from pollux.cluster.routers.probe import PURPOSE, answering
 from pollux.cluster.topology import Address, Announcement
 from pollux.config.acceptors import ConnectorSettings, Endpoint
-from pollux.config.clustering import RouterPool
+from pollux.config.clusters import RouterPool
 
 pytestmark = pytest.mark.asyncio
 ME = "01" * 16

@@ -14,7 +14,7 @@ from broker.cluster.routers.test_decisions import client
 from broker.engine.conftest import Office
 from pollux.cluster.link import CoreHub
 from pollux.cluster.routers.service import KIND, Routers
-from pollux.config.clustering import ConnectionRouter, RouterCache, RouterKeyType, RouterPolicy, RouterPool
+from pollux.config.clusters import ConnectionRouter, RouterCache, RouterKeyType, RouterPolicy, RouterPool
 from pollux.protocols.redirects import Refused
 from pollux.wire.core.peer import ClusterKey
 

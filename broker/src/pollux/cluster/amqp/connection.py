@@ -17,12 +17,12 @@ from pollux.client.errors import ClientError, ConnectionLostError, LoginError
 from pollux.client.session import Session
 from pollux.client.url import Endpoint as Address
 from pollux.client.url import Options
-from pollux.cluster.amqp.receiving import Receiver
-from pollux.cluster.amqp.sending import Sender
+from pollux.cluster.amqp.receiver import Receiver
+from pollux.cluster.amqp.sender import Sender
 from pollux.cluster.bridges.demand import COPIES
 from pollux.cluster.connector import Contexts
 from pollux.cluster.reconnection import Reconnection
-from pollux.config.rules_connecting import matching
+from pollux.config.rules_amqp import matching
 from pollux.config.tls import TlsError
 from pollux.logs import event
 from pollux.message import RoutingType
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pollux.config.acceptors import Endpoint
-    from pollux.config.connecting import AmqpConnection
+    from pollux.config.amqp_connections import AmqpConnection
     from pollux.config.model import Configuration
     from pollux.engine.post_office import PostOffice
     from pollux.routing.queue import Queue

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 from pollux.cluster.connection.local import takers
-from pollux.config.federating import AddressPolicy, QueuePolicy
+from pollux.config.federation import AddressPolicy, QueuePolicy
 from pollux.config.resolve import INTERNAL_PREFIX, pattern_of
 from pollux.message import RoutingType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pollux.config.federating import QueueMatch
+    from pollux.config.federation import QueueMatch
     from pollux.config.match import Pattern
     from pollux.config.model import Configuration
     from pollux.engine.post_office import PostOffice

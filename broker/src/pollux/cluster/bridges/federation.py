@@ -21,9 +21,9 @@ from pollux.logs import event
 if TYPE_CHECKING:
     from pollux.cluster.bridges.demand import Demand, Matching
     from pollux.cluster.connector import ClusterConnector
-    from pollux.cluster.link.connecting import CoreLink
+    from pollux.cluster.link.core_link import CoreLink
     from pollux.config.acceptors import Endpoint
-    from pollux.config.federating import Federation, Upstream
+    from pollux.config.federation import Federation, Upstream
     from pollux.engine.post_office import PostOffice
 
 logger = logging.getLogger("pollux.bridge")

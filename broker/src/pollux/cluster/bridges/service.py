@@ -6,28 +6,28 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pollux.cluster.bridges.asking import DOWNSTREAM, Asking, Downstreams, asked_of
+from pollux.cluster.bridges.bridge import Bridge
 from pollux.cluster.bridges.demand import Matching
+from pollux.cluster.bridges.downstreams import DOWNSTREAM, Asking, Downstreams, asked_of
 from pollux.cluster.bridges.federation import FEDERATION, Fetching
-from pollux.cluster.bridges.receiving import Receiver
-from pollux.cluster.bridges.sending import Bridge
+from pollux.cluster.bridges.incoming_bridge import Receiver
 from pollux.cluster.bridges.settings import PURPOSE, settings_of
-from pollux.cluster.bridges.supplying import Suppliers
+from pollux.cluster.bridges.suppliers import Suppliers
 from pollux.cluster.connector import ClusterConnector
 from pollux.cluster.discovery import Others
 from pollux.cluster.link import CoreHub
 from pollux.cluster.meeting import Meeting
 from pollux.config.acceptors import ConnectorSettings
-from pollux.config.federating import Downstream
+from pollux.config.federation import Downstream
 from pollux.config.resolve import INTERNAL_PREFIX
 from pollux.logs import event
 from pollux.wire.core.peer import ClusterKey
 
 if TYPE_CHECKING:
     from pollux.cluster.amqp.connection import AmqpLinks
-    from pollux.cluster.bridges.asking import Asked
+    from pollux.cluster.bridges.downstreams import Asked
     from pollux.config.acceptors import Endpoint
-    from pollux.config.federating import Federation, Upstream
+    from pollux.config.federation import Federation, Upstream
     from pollux.config.model import Configuration
     from pollux.engine.post_office import PostOffice
 

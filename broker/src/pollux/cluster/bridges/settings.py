@@ -8,13 +8,13 @@ from msgspec import Struct
 
 from pollux.cluster.connection.settings import WINDOW, Settings
 from pollux.cluster.routes.choice import Balancing
-from pollux.config.addressing import DivertRouting
+from pollux.config.addresses import DivertRouting
 from pollux.message import RoutingType
 
 if TYPE_CHECKING:
     from pollux.config.acceptors import Endpoint
-    from pollux.config.bridging import Bridge
-    from pollux.config.clustering import DiscoveryGroup
+    from pollux.config.bridges import Bridge
+    from pollux.config.clusters import DiscoveryGroup
     from pollux.config.model import Configuration
 
 #: What a channel of such a link is opened for.

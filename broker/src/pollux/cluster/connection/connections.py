@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pollux.cluster.discovery import Announcer
     from pollux.cluster.link import Conversation, CoreHub, Handler
     from pollux.config.model import Configuration
+    from pollux.engine.forwards import Spread, Way
     from pollux.engine.post_office import PostOffice
-    from pollux.engine.spreading import Spread, Way
     from pollux.message import Message
     from pollux.routing.queue import Queue
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pollux.cluster.connection.pace import Pace
     from pollux.cluster.connection.spread import Spreading
     from pollux.cluster.routes.table import RoutingTable
+    from pollux.engine.forwards import Forward
     from pollux.engine.post_office import PostOffice
-    from pollux.engine.spreading import Forward
     from pollux.message import Message
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pollux.cluster.connection import payloads, refusals
-from pollux.cluster.connection.asking import Asking
 from pollux.cluster.connection.forwarded import known, to_send
-from pollux.cluster.connection.packing import Packing
 from pollux.cluster.connection.payloads import Kind, Payloads
+from pollux.cluster.connection.requests import Asking
+from pollux.cluster.connection.send_batch import Packing
 from pollux.cluster.connection.sent import Fate, Sent
 from pollux.cluster.connection.settings import PURPOSE
 from pollux.cluster.connector import UnreachableError
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pollux.cluster.connection.owner import Sender
     from pollux.cluster.link import Conversation
-    from pollux.cluster.link.connecting import CoreLink
+    from pollux.cluster.link.core_link import CoreLink
     from pollux.cluster.scale_down.plan import About
     from pollux.config.acceptors import Endpoint
     from pollux.routing.queue import Queue

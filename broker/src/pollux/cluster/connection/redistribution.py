@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux.cluster.connection.leaving import Leaving
+from pollux.cluster.connection.departures import Leaving
 from pollux.cluster.connection.mover import Mover
 from pollux.cluster.connection.pace import Pace
 from pollux.cluster.routes.moves import HOLD

@@ -17,7 +17,7 @@ from pollux.cluster.connection.peers import Peers
 from pollux.cluster.connection.redistribution import LOOK, Redistribution
 from pollux.cluster.connection.refusals import Refusals, copied
 from pollux.cluster.connection.remembered import Remembered
-from pollux.cluster.connection.removing import Removing
+from pollux.cluster.connection.removal import Removing
 from pollux.cluster.connection.spread import Outlet, Spreading
 from pollux.cluster.connector import ClusterConnector
 from pollux.cluster.membership import WAS_REMOVED
@@ -28,7 +28,7 @@ from pollux.cluster.routes.table import RoutingTable
 from pollux.cluster.scale_down.plan import About
 from pollux.cluster.topology import Topology, parse
 from pollux.config.model import Configuration
-from pollux.engine.spreading import Spread
+from pollux.engine.forwards import Spread
 from pollux.formats.forwards import OUTLETS
 from pollux.logs import event
 from pollux.message import RoutingType

@@ -9,7 +9,7 @@ from pollux.cluster.connection.forwarded import change, mark_moved, renumbered, 
 from pollux.cluster.connection.local import takers
 from pollux.cluster.routes.choice import Balancing, Candidate, choose
 from pollux.cluster.routes.grouped import choose_for_group, weight
-from pollux.engine.spreading import Forward, Spread, Way
+from pollux.engine.forwards import Forward, Spread, Way
 from pollux.message import RoutingType
 from pollux.routing.address import FQQN_SEPARATOR, WildcardIndex
 from pollux.routing.selector import SelectorError, parse

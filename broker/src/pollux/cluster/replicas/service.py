@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from pollux.cluster.connector import ClusterConnector
-from pollux.cluster.replicas.feeding import PURPOSE, Feeds, stable
-from pollux.cluster.replicas.following import Following
+from pollux.cluster.replicas.feed import PURPOSE, Feeds, stable
+from pollux.cluster.replicas.follower import Following
 from pollux.config.acceptors import Endpoint
 from pollux.config.active_passive import connector_of, parse_url
 from pollux.errors import InvalidRequestError, PolluxError

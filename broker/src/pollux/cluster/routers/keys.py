@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING
 
-from pollux.config.clustering import RouterKeyType
+from pollux.config.clusters import RouterKeyType
 
 if TYPE_CHECKING:
     import re

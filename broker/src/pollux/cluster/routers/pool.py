@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pollux.cluster.connector import ClusterConnector
     from pollux.cluster.routers.router import Target
     from pollux.config.acceptors import Endpoint
-    from pollux.config.clustering import RouterPool
+    from pollux.config.clusters import RouterPool
 
 logger = logging.getLogger("pollux.router")
 

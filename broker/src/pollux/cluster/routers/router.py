@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux.cluster.routers.keys import NULL, key_of
 from pollux.cluster.routers.policies import POLICIES, Candidate
-from pollux.config.clustering import RouterKeyType
+from pollux.config.clusters import RouterKeyType
 from pollux.protocols.redirects import Client, Elsewhere, Refused
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pollux.cluster.routers.cache import Cache
     from pollux.cluster.routers.policies import Policy
-    from pollux.config.clustering import ConnectionRouter
+    from pollux.config.clusters import ConnectionRouter
 
 
 class Target(Protocol):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pollux.cluster.connection.connections import Connections
     from pollux.cluster.connection.service import Cluster
     from pollux.cluster.discovery import Discovered
-    from pollux.config.clustering import ConnectionRouter, RouterPool
+    from pollux.config.clusters import ConnectionRouter, RouterPool
     from pollux.config.model import Configuration
     from pollux.engine.post_office import PostOffice
 

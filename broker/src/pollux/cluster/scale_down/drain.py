@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.cluster.scale_down.assignment import Assignment
 from pollux.cluster.scale_down.contents import Contents
-from pollux.cluster.scale_down.emptying import BATCH, Emptying
+from pollux.cluster.scale_down.definitions import IDS, QUEUE, definition, id_requests
 from pollux.cluster.scale_down.every import EveryConnection
-from pollux.cluster.scale_down.handing import IDS, QUEUE, definition, id_requests
 from pollux.cluster.scale_down.left import Found, Patience, Subscription, Waiting, sight_of, stays
 from pollux.cluster.scale_down.plan import About, Part, Peer, Progress, Sight, nowhere, progress, targets, unfit
 from pollux.cluster.scale_down.prepared import TRANSACTION, Transactions
+from pollux.cluster.scale_down.transfer import BATCH, Emptying
 from pollux.cluster.scale_down.ways import NodeWay
 from pollux.errors import InvalidRequestError
 from pollux.logs import event

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from pollux.cluster.scale_down.emptying import waits_for_its_consumers
 from pollux.cluster.scale_down.plan import Part, Sight
+from pollux.cluster.scale_down.transfer import waits_for_its_consumers
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence

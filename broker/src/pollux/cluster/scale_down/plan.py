@@ -9,7 +9,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from pollux.config.clustering import ScaleDown
+    from pollux.config.clusters import ScaleDown
 
 #: Messages that may be on the way to one node, and bytes of them in memory.
 MOST_ON_THE_WAY, MOST_BYTES_ON_THE_WAY = 4000, 8 << 20

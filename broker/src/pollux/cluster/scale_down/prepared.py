@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from pollux.cluster.connection.forwarded import Forwarded, stored, taken, to_send
 from pollux.cluster.routes.numbers import Number
-from pollux.cluster.scale_down.handing import QUEUE, definition
+from pollux.cluster.scale_down.definitions import QUEUE, definition
 from pollux.errors import PolluxError
 from pollux.logs import event
 from pollux.routing.reference import MessageReference

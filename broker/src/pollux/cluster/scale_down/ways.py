@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pollux.cluster.connection.forwarded import stored
 from pollux.cluster.scale_down.plan import room_for
-from pollux.engine.spreading import Forward
+from pollux.engine.forwards import Forward
 from pollux.message import RoutingType
 
 if TYPE_CHECKING:

@@ -23,12 +23,12 @@ from pollux.errors import InvalidRequestError, PolluxError
 from pollux.ha.activation import history_view
 from pollux.ha.active_passive import levels
 from pollux.ha.active_passive.answers import Answers
-from pollux.ha.active_passive.asking import OtherMembers, answer_content
-from pollux.ha.active_passive.following import Following, record_of
+from pollux.ha.active_passive.follower import Following, record_of
 from pollux.ha.active_passive.policy import UNCONFIRMED, UNWANTED, Action, Opening, Serving, decide
 from pollux.ha.active_passive.primary import Backups, Primary
-from pollux.ha.active_passive.promoting import Promoter
+from pollux.ha.active_passive.promoter import Promoter
 from pollux.ha.active_passive.promotion import Proof, Why, judge_demotion, promoted_since
+from pollux.ha.active_passive.questions import OtherMembers, answer_content
 from pollux.ha.active_passive.settings import settings_of
 from pollux.ha.active_passive.statuses import PRIMARY, Status, change
 from pollux.ha.active_passive.views import cluster_view, few_copies, kept_view, own_view, verdict_view

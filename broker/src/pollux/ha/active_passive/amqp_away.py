@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pollux.config.active_passive import parse_url
-from pollux.protocols.amqp import opening
+from pollux.protocols.amqp import introduction
+from pollux.protocols.amqp.backpressure import Reading
 from pollux.protocols.amqp.login import Login
-from pollux.protocols.amqp.reading import Reading
 from pollux.protocols.redirects import Elsewhere
 from pollux.wire.amqp import sasl
 
@@ -28,14 +28,14 @@ UNKNOWN = "amqp:connection:forced", "this broker waits, and the primary is not k
 
 def redirection(primary: str) -> bytes:
     """Return our open and close. ``primary``: where clients are served, in Qpid's grammar; empty: not known."""
-    failed = opening.open_properties({}, refused=True)
+    failed = introduction.open_properties({}, refused=True)
     try:
         there = parse_url(primary)[0] if primary else None
     except ValueError:
         there = None
     if there is None:
         return sasl.error_frames(*UNKNOWN, properties=failed)
-    condition, text, info = opening.redirection(Elsewhere(there.host, there.port, there.tls))
+    condition, text, info = introduction.redirection(Elsewhere(there.host, there.port, there.tls))
     return sasl.error_frames(condition, text, info, properties=failed)
 
 

@@ -1,6 +1,6 @@
 """Answers others of the cluster, and Qpid's command line.
 
-The channels are those of :mod:`pollux.ha.active_passive.asking`; here is what is asked and who does it.
+The channels are those of :mod:`pollux.ha.active_passive.questions`; here is what is asked and who does it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pollux.cluster.link import Idle
 from pollux.errors import InvalidRequestError
-from pollux.ha.active_passive.asking import ADMIN, READY, SERVES, STATUS, Answerer, ReadyAnswerer
+from pollux.ha.active_passive.questions import ADMIN, READY, SERVES, STATUS, Answerer, ReadyAnswerer
 from pollux.logs import event
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pollux.config.acceptors import Connector
-from pollux.config.clustering import (
+from pollux.config.clusters import (
     HaPolicy,
     Replication,
     ReplicationBackup,
@@ -27,7 +27,7 @@ from pollux.config.clustering import (
 from pollux.config.colocated_ports import OWN_HOST, colocated_slots
 
 if TYPE_CHECKING:
-    from pollux.config.clustering import ReplicationColocated
+    from pollux.config.clusters import ReplicationColocated
     from pollux.config.model import Configuration
 
 #: Environment variable that tells a process which life it is.

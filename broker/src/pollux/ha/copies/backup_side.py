@@ -21,7 +21,7 @@ from pollux.ha.copies.local import LocalState, history_of
 from pollux.ha.copies.old_replicas import keep_state, move_aside, next_number
 from pollux.store.files import FileOperations, make_directories
 from pollux.store.journal_facts import read_facts
-from pollux.store.mirror.copying import inventory_of
+from pollux.store.mirror.first_copy import inventory_of
 from pollux.store.mirror.operations import decode
 from pollux.store.mirror.replica import Replica
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pollux.cluster.link.conversation import Conversation
-    from pollux.store.mirror.copying import Inventory
+    from pollux.store.mirror.first_copy import Inventory
     from pollux.store.mirror.pieces import KnownPieces
     from pollux.store.port import Files
 

@@ -16,7 +16,7 @@ import msgspec
 from pollux.cluster.link import Idle
 from pollux.errors import PolluxError, StoreError
 from pollux.logs import event
-from pollux.store.mirror.copying import copy_store, wait_nearly
+from pollux.store.mirror.first_copy import copy_store, wait_nearly
 from pollux.store.mirror.mirror import Link
 from pollux.store.mirror.pieces import HASH_SIZE
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pollux.cluster.link.conversation import Conversation
-    from pollux.store.mirror.copying import Inventory
+    from pollux.store.mirror.first_copy import Inventory
     from pollux.store.mirror.mirror import Mirror
 
 logger = logging.getLogger("pollux.ha")

@@ -33,7 +33,7 @@ from pollux.ha.replication.member import Member
 from pollux.ha.replication.network_check import NetworkCheck
 from pollux.ha.replication.replicas import TWO_LIVES, Replicas
 from pollux.ha.replication.settings import SESSION_FILE, Role, make_coordinator, settings_of
-from pollux.ha.replication.voting import Voting
+from pollux.ha.replication.voter import Voting
 from pollux.logs import event
 from pollux.store.journal_facts import newest_epoch, read_facts
 from pollux.wire.core import ClusterKey

@@ -22,7 +22,7 @@ from pollux.ha.lease import Lease, Right, boot_clock
 from pollux.ha.machine import STANDBY, EndedError, Machine
 from pollux.ha.machine import Phase as MachinePhase
 from pollux.ha.node_state import Activation
-from pollux.ha.replication import raising
+from pollux.ha.replication import sequence_steps
 from pollux.ha.replication.coordination import CoordinationError, Coordinator, NotNewestError, NotOursError
 from pollux.ha.replication.policy import Decision, Intent, Snapshot, decide
 from pollux.logs import event
@@ -366,13 +366,13 @@ class Member:
     def _activate(self, coordinator: Coordinator, reason: str, began: float) -> None:
         state = self._state or LocalState(self._node_id(), 0, 0, complete=True, replica=False)
         with self._raising:
-            state = raising.finish_claim(coordinator, self._journal, state)
+            state = sequence_steps.finish_claim(coordinator, self._journal, state)
             epoch = max(state.sequence, state.epoch, self._newest_epoch()) + 1
             previous = state.history[-1].holder if state.history else ""
             entry = Activation(epoch, previous, self._name, reason, time.time_ns() // 1_000_000)
             # Who dies before it has served somebody has to ask: another one may have been given the right since.
             mine = replace(state, replica=False, stay=False, outvoted=True, history=state.activated(entry))
-            raised = raising.raise_sequence(coordinator, self._journal, mine, epoch)
+            raised = sequence_steps.raise_sequence(coordinator, self._journal, mine, epoch)
             self._state = replace(raised, outvoted=False)
             self._coordinated = self._state.sequence
             self._machine.to(MachinePhase.ACTIVATING, reason, epoch)
@@ -392,7 +392,7 @@ class Member:
                 raise CoordinationError("this member does not serve")
             if coordinator is None:
                 raise CoordinationError("this member is stopping")
-            self._state = raising.raise_sequence(
+            self._state = sequence_steps.raise_sequence(
                 coordinator, self._journal, state, state.epoch, lambda raised: tell(mark_of(raised))
             )
             self._coordinated = self._state.sequence

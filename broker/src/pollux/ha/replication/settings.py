@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from pollux.config.acceptors import ConnectorSettings
-from pollux.config.clustering import ReplicationBackup, ReplicationPrimary
+from pollux.config.clusters import ReplicationBackup, ReplicationPrimary
 from pollux.config.colocated_ports import OWN_HOST, colocated_slots
 from pollux.config.manager import FILE_MANAGERS, zookeeper_times
 from pollux.errors import PolluxError
@@ -20,7 +20,7 @@ from pollux.ha.replication.coordination import Coordinator, FileCoordinator
 
 if TYPE_CHECKING:
     from pollux.config.acceptors import Endpoint
-    from pollux.config.clustering import ClusterConnection, DiscoveryGroup, DistributedManager
+    from pollux.config.clusters import ClusterConnection, DiscoveryGroup, DistributedManager
     from pollux.config.model import Configuration
 
 DEFAULT_NAMESPACE = "pollux"

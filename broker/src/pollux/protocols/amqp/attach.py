@@ -14,7 +14,7 @@ from pollux.errors import InvalidRequestError, NoSuchQueueError, PolluxError
 from pollux.message import RoutingType
 from pollux.protocols.amqp.consumer import Consumer
 from pollux.protocols.amqp.coordinator import CAPABILITIES, Coordinator
-from pollux.protocols.amqp.managing import MAX_REQUEST, ManagementLink
+from pollux.protocols.amqp.management import MAX_REQUEST, ManagementLink
 from pollux.protocols.amqp.producer import Producer
 from pollux.protocols.amqp.subscription import NOTHING, Subscription
 from pollux.protocols.amqp.terminus import (

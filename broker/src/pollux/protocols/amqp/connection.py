@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pollux.engine.post_office import PostOffice
     from pollux.engine.security import Identity
+    from pollux.protocols.amqp.backpressure import Reading
     from pollux.protocols.amqp.blocked import BlockedAddresses
-    from pollux.protocols.amqp.reading import Reading
     from pollux.protocols.amqp.settings import AmqpSettings
     from pollux.protocols.amqp.transactions import Transactions
     from pollux.protocols.base import Transport

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pollux.engine.security import Identity, ScramServer
-    from pollux.protocols.amqp.reading import Reading
+    from pollux.protocols.amqp.backpressure import Reading
     from pollux.protocols.base import Transport
     from pollux.protocols.services import Door
 

@@ -9,7 +9,7 @@ from pollux.errors import InvalidRequestError, LimitError, NoSuchAddressError, P
 from pollux.message import Encoding, Message, RoutingType
 from pollux.protocols.amqp.conditions import condition_of
 from pollux.protocols.amqp.large import LargeReceiver
-from pollux.protocols.amqp.managing import manage, relay_address
+from pollux.protocols.amqp.management import manage, relay_address
 from pollux.protocols.amqp.subscription import delete_temporary
 from pollux.wire.amqp.codec import DecodeError
 from pollux.wire.amqp.links import IncomingLink

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from pollux.errors import LimitError, PolluxError
 from pollux.protocols.amqp.attach import attach_link
+from pollux.protocols.amqp.backpressure import Reading
 from pollux.protocols.amqp.blocked import BlockedAddresses
 from pollux.protocols.amqp.conditions import INTERNAL_ERROR, condition_of
 from pollux.protocols.amqp.consumer import Consumer
+from pollux.protocols.amqp.introduction import OFFERED, SOLE, decide, failover_info, open_properties, refusal
 from pollux.protocols.amqp.links import Links
 from pollux.protocols.amqp.login import Login
-from pollux.protocols.amqp.opening import OFFERED, SOLE, decide, failover_info, open_properties, refusal
 from pollux.protocols.amqp.phases import CONNECTION, ENDING, Phase
-from pollux.protocols.amqp.reading import Reading
 from pollux.protocols.amqp.settings import settings_of
 from pollux.protocols.amqp.transactions import Transactions
 from pollux.protocols.base import Session

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from pollux.errors import LostBodyError
 from pollux.message import Encoding
+from pollux.protocols.mqtt.departure import give_back, leave
 from pollux.protocols.mqtt.exactly_once import ExactlyOnce
 from pollux.protocols.mqtt.large import send_large
-from pollux.protocols.mqtt.leaving import give_back, leave
 from pollux.protocols.mqtt.outlet import THROUGH
 from pollux.protocols.mqtt.phases import FLOW, Flow
 from pollux.protocols.mqtt.publish_encoder import PublishEncoder

@@ -24,10 +24,10 @@ from pollux.engine.memory import PACKET
 from pollux.engine.security import Permission
 from pollux.errors import DiskFullError, LimitError, PolluxError
 from pollux.message import Encoding, Message
+from pollux.protocols.mqtt.backpressure import PARKED
 from pollux.protocols.mqtt.large import LARGE, LargeRest
 from pollux.protocols.mqtt.phases import INTAKE, Intake
 from pollux.protocols.mqtt.published import FLAGS, TopicAliases, published
-from pollux.protocols.mqtt.reading import PARKED
 from pollux.protocols.mqtt.refusal import RefusedError, reason_of
 from pollux.protocols.mqtt.state import QOS2_IN_KIND, packet_key
 from pollux.transitions import follow
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from pollux.engine.security import Identity, Security
     from pollux.protocols.base import Transport
-    from pollux.protocols.mqtt.reading import Reading
+    from pollux.protocols.mqtt.backpressure import Reading
     from pollux.protocols.mqtt.sessions import MqttSessions
     from pollux.protocols.mqtt.state import ClientState
     from pollux.wire.mqtt.decoder import PublishTuple

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from pollux.protocols.mqtt.reading import Reading
+    from pollux.protocols.mqtt.backpressure import Reading
 
 
 class KeepAlive:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pollux.errors import LostBodyError, PolluxError, StoreError
 from pollux.message import Encoding, Message
-from pollux.protocols.mqtt.reading import FILE
+from pollux.protocols.mqtt.backpressure import FILE
 from pollux.wire.decoders import content_of
 from pollux.wire.mqtt.content import encode_content
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pollux.message import LargeBody
+    from pollux.protocols.mqtt.backpressure import Reading
     from pollux.protocols.mqtt.outlet import Outlet
-    from pollux.protocols.mqtt.reading import Reading
     from pollux.store.large import LargeReader, LargeWriter
     from pollux.store.storage import Storage
     from pollux.wire.mqtt.decoder import PublishStart, PublishTuple

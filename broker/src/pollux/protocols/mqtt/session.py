@@ -11,15 +11,15 @@ import logging
 from typing import TYPE_CHECKING
 
 from pollux.protocols.base import Session
-from pollux.protocols.mqtt.connecting import Connecting
+from pollux.protocols.mqtt.backpressure import LOG_IN, PIECES, Reading
+from pollux.protocols.mqtt.connect import Connecting
 from pollux.protocols.mqtt.keep_alive import KeepAlive
 from pollux.protocols.mqtt.large import LargeInbound
 from pollux.protocols.mqtt.limits import longest_remaining, max_packet_size
 from pollux.protocols.mqtt.outlet import Outlet
 from pollux.protocols.mqtt.phases import ESTABLISHED, SESSION, Phase
-from pollux.protocols.mqtt.reading import LOG_IN, PIECES, Reading
 from pollux.protocols.mqtt.state import NEVER, Ending
-from pollux.protocols.mqtt.subscribing import Subscribing
+from pollux.protocols.mqtt.subscribe import Subscribing
 from pollux.protocols.mqtt.subscriptions import MAX_SUBSCRIPTIONS
 from pollux.transitions import follow
 from pollux.wire.mqtt import properties as p

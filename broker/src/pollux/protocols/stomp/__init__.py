@@ -3,7 +3,7 @@
 * :mod:`pollux.protocols.stomp.session`: the conversation, frame by frame
 * :mod:`pollux.protocols.stomp.phases`: what may follow what in it
 * :mod:`pollux.protocols.stomp.conversation`: what its parts use of it
-* :mod:`pollux.protocols.stomp.sending`: what a SEND frame asks for
+* :mod:`pollux.protocols.stomp.send_plan`: what a SEND frame asks for
 * :mod:`pollux.protocols.stomp.subscription`: one SUBSCRIBE and the messages it holds
 * :mod:`pollux.protocols.stomp.destinations`: destinations, addresses, queues and routing types
 * :mod:`pollux.protocols.stomp.heartbeat`: heart-beating, as values

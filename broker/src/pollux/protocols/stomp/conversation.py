@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pollux.engine.security import Identity, Security
     from pollux.errors import PolluxError
     from pollux.protocols.base import Transport
-    from pollux.protocols.stomp.parking import Parking
+    from pollux.protocols.stomp.parked import Parking
     from pollux.protocols.stomp.settings import StompSettings
     from pollux.protocols.stomp.subscription import Subscription
     from pollux.routing.reference import MessageReference

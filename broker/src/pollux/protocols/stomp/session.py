@@ -5,7 +5,7 @@ confirmed together once it is on stable storage. A receipt therefore never leave
 confirms is durable, and receipts leave in the order of their frames.
 
 Errors end the connection, as STOMP has it: an ERROR frame after all receipts that are due, then close.
-What frames do is in :mod:`producing`, :mod:`consuming` and :mod:`transactions`.
+What frames do is in :mod:`producer`, :mod:`deliveries` and :mod:`transactions`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pollux.errors import AuthenticationError, LimitError, PolluxError
 from pollux.logs import event, failure
 from pollux.protocols.base import SECOND_LOOK, Session
 from pollux.protocols.redirects import Client
-from pollux.protocols.stomp.connecting import Greeting, RefusedError, read_connect, served_here
-from pollux.protocols.stomp.consuming import Consuming
+from pollux.protocols.stomp.connect import Greeting, RefusedError, read_connect, served_here
+from pollux.protocols.stomp.deliveries import Consuming
 from pollux.protocols.stomp.heartbeat import HeartBeat, negotiate
-from pollux.protocols.stomp.parking import Parking
+from pollux.protocols.stomp.outbox import Outbox
+from pollux.protocols.stomp.parked import Parking
 from pollux.protocols.stomp.phases import ENDED, SESSION, SessionPhase
-from pollux.protocols.stomp.producing import Producer
+from pollux.protocols.stomp.producer import Producer
 from pollux.protocols.stomp.settings import settings_of
-from pollux.protocols.stomp.streaming import Outbox
 from pollux.protocols.stomp.transactions import Transactions
 from pollux.transitions import follow
 from pollux.wire.stomp.decoder import BodyChunk, Decoder, Event, Frame, LargeFrame, Violation

@@ -18,8 +18,8 @@ from pollux.store.bindings import newest_file, read_bindings
 from pollux.store.checkpoint import node_of
 from pollux.store.files import DISK, names_in, read_all
 from pollux.store.inventory import missing
+from pollux.store.journal_reader import read_journal
 from pollux.store.page_files import STORE_NAME
-from pollux.store.reading import read_journal
 from pollux.store.recovered import NORMAL_DAMAGE, Damage
 from pollux.store.state import FILE_SHIFT, OFFSET_MASK
 

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from pollux.store.files import FileOperations
-from pollux.store.mirror.copying import adopt, copy_renamed
+from pollux.store.mirror.first_copy import adopt, copy_renamed
 from pollux.store.mirror.operations import Operation, OperationType, mirrored_name
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from .electorate import asks_zookeeper
 from .model import addresses, netloc
-from .placing import locate, ports
+from .place import locate, ports
 from .problems import Problem
-from .reading import read, read_member
 from .rules import is_network
+from .variables import read, read_member
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from .database import database_model, in_database
 from .electorate import asks_zookeeper, votes
 from .routers import pool_name, pooled, router_models
 from .rules import is_network
-from .scaling import scaling_model
+from .scale_down import scaling_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
-from . import timing
+from . import outage
 from .model import netloc
 from .problems import Add, Problem
 
@@ -174,7 +174,7 @@ def _check_times(first: Member, problems: list[Problem]) -> None:
             f"{token} is a silence that a busy machine has by itself",
             f"give it at least {LEAST_TOKEN}",
         )
-    least = round(token * timing.LEAST_CONSENSUS)
+    least = round(token * outage.LEAST_CONSENSUS)
     if given and given < least:
         add(
             "pacemaker_consensus_ms",
@@ -191,7 +191,7 @@ def _check_times(first: Member, problems: list[Problem]) -> None:
             "make one of them longer",
         )
     lease = 2 * heartbeat
-    off, hangs = (timing.total(parts) for parts in (timing.detection(value), timing.silence(value)))
+    off, hangs = (outage.total(parts) for parts in (outage.detection(value), outage.silence(value)))
     needed = max(off, hangs)
     what = "its primary's machine lost its power" if off >= hangs else "its primary hangs"
     left = lease - min(1000, lease // _ASKS)
@@ -314,7 +314,7 @@ def passive_model(group: str, mates: Sequence[Member]) -> dict[str, Any]:
             }
             for position, mate in enumerate(ordered, 1)
         ],
-        "consensus_ms": timing.consensus(value),
+        "consensus_ms": outage.consensus(value),
         "fencing": value["pacemaker_fencing"] == "required",
         "unit": value["broker_service_name"],
         "user": value["broker_system_user"],
@@ -327,15 +327,15 @@ def passive_model(group: str, mates: Sequence[Member]) -> dict[str, Any]:
             else "no virtual address",
             *(
                 [
-                    f"the primary's process ends: {timing.told(timing.process_death(value, address=address))}",
-                    f"it hangs: {timing.told(timing.hang(value, address=address))}",
-                    f"its machine loses its power: {timing.told(timing.host_death(value, address=address))}",
+                    f"the primary's process ends: {outage.told(outage.process_death(value, address=address))}",
+                    f"it hangs: {outage.told(outage.hang(value, address=address))}",
+                    f"its machine loses its power: {outage.told(outage.host_death(value, address=address))}",
                 ]
                 if value["broker_resource_manager"] == "pacemaker"
                 else []
             ),
             *(
-                [f"cut off, and not fenced, it ends by itself: {timing.told(timing.cut_off(value))}"]
+                [f"cut off, and not fenced, it ends by itself: {outage.told(outage.cut_off(value))}"]
                 if value["broker_resource_manager"] == "pacemaker" and value["broker_grant_lease_ms"]
                 else []
             ),

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .placing import ports
+from .place import ports
 from .problems import Add, Problem
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from pollux.cluster.bridges.demand import COPIES, MOST, Demand
-from pollux.cluster.bridges.feeding import Feeder, Sending
-from pollux.cluster.bridges.receiving import visited_of
+from pollux.cluster.bridges.feeder import Feeder, Sending
+from pollux.cluster.bridges.incoming_bridge import visited_of
 from pollux.cluster.bridges.settings import PURPOSE, plain_settings
 from pollux.cluster.connection.outgoing import OutgoingLink
 from pollux.cluster.link import Idle

@@ -5,8 +5,8 @@ Durations are milliseconds. Nothing here is a cluster: a bridge knows one queue,
 
 from typing import Annotated, ClassVar
 
-from pollux.config.addressing import DivertRouting, FilterShape
-from pollux.config.clustering import DiscoveryGroupRef, StaticConnectors
+from pollux.config.addresses import DivertRouting, FilterShape
+from pollux.config.clusters import DiscoveryGroupRef, StaticConnectors
 from pollux.config.kinds import (
     KIB,
     LONG_MAX,

@@ -10,7 +10,7 @@ from lxml import etree
 
 from harness.bundle import prod_inventory, write_private
 from harness.modules import load
-from harness.rendering import HOSTS, RENDER_NODES, Rendering, example, manager
+from harness.renderer import HOSTS, RENDER_NODES, Rendering, example, manager
 from pollux.cluster.connection.settings import settings_of as link_settings_of
 from pollux.config import loads
 from pollux.config.acceptors import ConnectorSettings

@@ -9,7 +9,7 @@ from pollux.config.resolve import pattern_of
 from pollux.config.rules import unique
 
 if TYPE_CHECKING:
-    from pollux.config.connecting import AmqpConnection, AmqpMatch
+    from pollux.config.amqp_connections import AmqpConnection, AmqpMatch
     from pollux.config.model import Configuration
     from pollux.config.report import Report
     from pollux.config.rules import Rule

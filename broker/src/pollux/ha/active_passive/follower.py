@@ -7,9 +7,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pollux.cluster.votes import HANDED_OVER
-from pollux.ha.active_passive.asking import ReadyAsker
 from pollux.ha.active_passive.policy import Waiting
 from pollux.ha.active_passive.promotion import Number, Record
+from pollux.ha.active_passive.questions import ReadyAsker
 from pollux.ha.active_passive.ready import ReadyLease
 from pollux.ha.copies import local
 from pollux.ha.lease import boot_clock

@@ -22,10 +22,10 @@ from pollux.errors import (
     NotPermittedError,
     PolluxError,
 )
+from pollux.protocols.mqtt.backpressure import LOG_IN
 from pollux.protocols.mqtt.delivery import WINDOW_311, Delivery
 from pollux.protocols.mqtt.inbound import Inbound
 from pollux.protocols.mqtt.phases import EXCHANGE, Exchange
-from pollux.protocols.mqtt.reading import LOG_IN
 from pollux.protocols.mqtt.state import NEVER, ClientState, PendingWill
 from pollux.protocols.redirects import Client, Elsewhere, route, waits
 from pollux.routing.lifecycle import plan_producer

@@ -18,8 +18,8 @@ from pollux.wire.decoders import content_of
 from pollux.wire.stomp.encoder import NUL
 
 if TYPE_CHECKING:
-    from pollux.protocols.stomp.consuming import Consuming
     from pollux.protocols.stomp.conversation import Conversation
+    from pollux.protocols.stomp.deliveries import Consuming
     from pollux.protocols.stomp.subscription import Subscription
     from pollux.routing.reference import MessageReference
     from pollux.store.large import LargeReader

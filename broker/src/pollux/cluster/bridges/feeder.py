@@ -16,7 +16,7 @@ from pollux.cluster.connection.spread import Outlet
 from pollux.cluster.connection.taker import Taker
 from pollux.cluster.routes.numbers import Numbering
 from pollux.config.resolve import INTERNAL_PREFIX
-from pollux.engine.spreading import Forward
+from pollux.engine.forwards import Forward
 from pollux.errors import PolluxError
 from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec

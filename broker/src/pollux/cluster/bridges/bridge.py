@@ -1,4 +1,4 @@
-"""One bridge of this broker: what feeds it (:mod:`pollux.cluster.bridges.feeding`), and the link that sends."""
+"""One bridge of this broker: what feeds it (:mod:`pollux.cluster.bridges.feeder`), and the link that sends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from pollux.cluster.bridges.feeding import Feeder, Sending
+from pollux.cluster.bridges.feeder import Feeder, Sending
 from pollux.cluster.bridges.settings import PURPOSE
 from pollux.cluster.connection.outgoing import OutgoingLink
 from pollux.cluster.connector import ClusterConnector

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pollux.config.acceptors import Endpoint
-from pollux.ha.active_passive import asking
+from pollux.ha.active_passive import questions
 from pollux.ha.active_passive.promotion import Answer
 from pollux.ha.active_passive.statuses import Status
 
@@ -27,13 +27,13 @@ def answering(monkeypatch: pytest.MonkeyPatch, **answers: Status) -> None:
             await asyncio.sleep(seconds)
         return Answer(member, status)
 
-    monkeypatch.setattr(asking, "ask", ask)
+    monkeypatch.setattr(questions, "ask", ask)
 
 
-def others() -> asking.OtherMembers:
+def others() -> questions.OtherMembers:
     hub: Any = None
     settings: Any = SimpleNamespace(others=OTHERS, connect_timeout=SECONDS)
-    return asking.OtherMembers(hub, settings)
+    return questions.OtherMembers(hub, settings)
 
 
 async def asked(off: set[str]) -> dict[str, Status | None]:
@@ -57,4 +57,4 @@ async def test_who_is_not_said_to_be_off_is_waited_for(monkeypatch: pytest.Monke
     """Breaks when the others' answers are enough: one that may have newer data would not be heard."""
     answering(monkeypatch, m1=Status.READY)
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(others().ask(), 3 * asking.AT_ONCE)
+        await asyncio.wait_for(others().ask(), 3 * questions.AT_ONCE)

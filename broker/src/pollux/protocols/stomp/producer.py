@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pollux.engine.security import Permission
-from pollux.protocols.stomp.sending import SendPlan
+from pollux.protocols.stomp.send_plan import SendPlan
 from pollux.wire.stomp.encoder import escaped
 from pollux.wire.stomp.headers import StompError, unescape
 

@@ -16,13 +16,13 @@ from msgspec import Struct
 from pollux.cluster.bridges.demand import MOST, Matching
 from pollux.cluster.bridges.federation import FEDERATION, Fetching
 from pollux.cluster.link import Idle
-from pollux.config.federating import AddressMatch, AddressPolicy, QueueMatch, QueuePolicy
+from pollux.config.federation import AddressMatch, AddressPolicy, QueueMatch, QueuePolicy
 from pollux.logs import event
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pollux.cluster.bridges.receiving import Receiver
+    from pollux.cluster.bridges.incoming_bridge import Receiver
     from pollux.cluster.link import Conversation, Handler
 
 logger = logging.getLogger("pollux.bridge")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux.config import load
-from pollux.config.masking import MaskingError, generate_key, is_masked, mask, read_key, unmask, write_key
+from pollux.config.masked import MaskingError, generate_key, is_masked, mask, read_key, unmask, write_key
 
 from .documents import document, messages
 

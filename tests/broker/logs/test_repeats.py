@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pollux import logs
-from pollux.logs.folding import FIRST, FIRST_OF_ALL, KINDS, WINDOW, Folding
+from pollux.logs.repeats import FIRST, FIRST_OF_ALL, KINDS, WINDOW, Folding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,8 +18,8 @@ from pollux.message import RoutingType
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pollux.engine.forwards import Forward
     from pollux.engine.post_office import PostOffice
-    from pollux.engine.spreading import Forward
     from pollux.routing.queue import Queue
     from pollux.routing.reference import MessageReference
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pollux.errors import PolluxError
-from pollux.process.opening import HELLO_HEAD, LARGEST_HELLO, Rules, read
+from pollux.process.first_bytes import HELLO_HEAD, LARGEST_HELLO, Rules, read
 from pollux.wire.sniff import Protocol, SniffError
 
 AMQP = b"AMQP\x00\x01\x00\x00"

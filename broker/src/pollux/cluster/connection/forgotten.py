@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pollux.cluster.connection.forwarded import taken, to_send
 from pollux.cluster.connection.taker import Taker
-from pollux.engine.spreading import Spread
+from pollux.engine.forwards import Spread
 from pollux.errors import PolluxError
 from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec

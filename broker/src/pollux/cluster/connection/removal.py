@@ -6,7 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pollux.cluster.connection.forgetting import Forgetting
+from pollux.cluster.connection.forgotten import Forgetting
 from pollux.cluster.membership import WAS_REMOVED
 from pollux.errors import InvalidRequestError
 from pollux.logs import event

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Struct
 
-from pollux.config.clustering import DiscoveryGroupRef, StaticConnectors
+from pollux.config.clusters import DiscoveryGroupRef, StaticConnectors
 from pollux.config.kinds import INT_MAX, Boolean, Duration, Integer, Password, Text
 from pollux.config.markers import Attribute, ByDesign, Listed, NoEffect, Only
 from pollux.config.retries import CallTimeout, ConnectionTtl, MaxRetryInterval, RetryInterval, RetryMultiplier

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness.sessions.mqtt import Broker, publish
-from pollux.cluster.scale_down.handing import QUEUE, definition
-from pollux.cluster.scale_down.receiving import Receiving
+from pollux.cluster.scale_down.definitions import QUEUE, definition
+from pollux.cluster.scale_down.receiver import Receiving
 from pollux.config.model import Configuration
 from pollux.message import Message
-from pollux.protocols.mqtt.moving import MovingRetained, MovingSessions
+from pollux.protocols.mqtt.handover import MovingRetained, MovingSessions
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import Ack, Filter, Publish
 

@@ -12,7 +12,7 @@ from pollux.errors import InvalidRequestError, LimitError, PolluxError
 from pollux.message import Encoding
 from pollux.protocols.stomp.destinations import format_destination
 from pollux.protocols.stomp.phases import SubscriptionPhase
-from pollux.protocols.stomp.subscribing import (
+from pollux.protocols.stomp.subscribe import (
     DURABLE_HEADERS,
     durable_queue_name,
     existing_queue,

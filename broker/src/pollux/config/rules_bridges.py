@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollux.config.federating import Downstream
+from pollux.config.federation import Downstream
 from pollux.config.nearest import did_you_mean
 from pollux.config.rules import unique
 from pollux.config.rules_cluster import DEFAULT_CLUSTER_PASSWORD
@@ -12,8 +12,8 @@ from pollux.config.rules_cluster import DEFAULT_CLUSTER_PASSWORD
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pollux.config.bridging import Bridge
-    from pollux.config.federating import PolicyRef
+    from pollux.config.bridges import Bridge
+    from pollux.config.federation import PolicyRef
     from pollux.config.model import Configuration
     from pollux.config.report import Report
     from pollux.config.rules import Rule

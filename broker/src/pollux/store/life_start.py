@@ -20,9 +20,9 @@ from pollux.store.files import exists, make_directories
 from pollux.store.index import sorted_index
 from pollux.store.inventory import INVENTORY
 from pollux.store.journal_facts import newest_epoch
+from pollux.store.journal_reader import Reading, read_journal
 from pollux.store.lost_files import lost_files
 from pollux.store.maintenance import source_of
-from pollux.store.reading import Reading, read_journal
 from pollux.store.recovered import NORMAL_DAMAGE, Damage, Recovered, lost_bodies, recovered_of
 from pollux.store.segments import NO_ROOM, RETRY_SECONDS
 from pollux.store.usage import Finder

@@ -13,10 +13,10 @@ from harness.databases import DATABASES
 from harness.store import NODE, contents, message_of, opened, settings_in, stable
 from pollux.errors import StoreError
 from pollux.formats.names import UNFINISHED_COPY
-from pollux.store.copying import Store, copy
 from pollux.store.files import DISK, FileOperations, exists, make_directories, write_all
 from pollux.store.inspect import dump, stat
 from pollux.store.sql.files import SqlFiles
+from pollux.store.store_copy import Store, copy
 from pollux.store.verify import StoreLayout, verify
 
 if TYPE_CHECKING:

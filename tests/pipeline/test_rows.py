@@ -14,7 +14,7 @@ from pollux_pipeline.errors import InputError
 from pollux_pipeline.schemas import AUDIT, journal_schema
 from pollux_pipeline.sources.audit import AuditSource
 from pollux_pipeline.sources.journal import JournalSource
-from pollux_pipeline.sources.reading import contents
+from pollux_pipeline.sources.rows import contents
 from pollux_pipeline.sources.scan import PADDING
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Mapping
     from pathlib import Path
 
-    from pollux.ha.active_passive.following import Following
+    from pollux.ha.active_passive.follower import Following
     from pollux.ha.active_passive.primary import Primary
     from pollux.ha.active_passive.promotion import Answer, Proof, Verdict
     from pollux.ha.active_passive.statuses import Status

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from pollux.cluster.scale_down.handing import IDS, QUEUE, Ids
+from pollux.cluster.scale_down.definitions import IDS, QUEUE, Ids
 from pollux.cluster.scale_down.plan import Shape, contradiction
 from pollux.cluster.scale_down.prepared import TRANSACTION, taker
 from pollux.engine.memory import DUPLICATE_IDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
-from pollux.supervisor.asking import Questions
+from pollux.supervisor.questions import Questions
 
 if TYPE_CHECKING:
     from pollux.cluster.link import Conversation

@@ -10,7 +10,7 @@ import pytest
 from harness.sessions.amqp import Broker, Client, message
 from pollux.engine import management_requests
 from pollux.engine.security import MANAGEMENT_ADDRESS
-from pollux.protocols.amqp.managing import MAX_REQUEST
+from pollux.protocols.amqp.management import MAX_REQUEST
 from pollux.version import VERSION
 
 

@@ -17,7 +17,7 @@ from pollux.cluster.connection.forwarded import Forwarded, taken
 from pollux.cluster.connection.payloads import Kind, Payloads
 from pollux.cluster.connector import UnreachableError
 from pollux.cluster.reconnection import Reconnection
-from pollux.cluster.replicas.feeding import (
+from pollux.cluster.replicas.feed import (
     ALL_HELD,
     GONE,
     HELD,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pollux.cluster.connector import ClusterConnector
-    from pollux.cluster.link.connecting import CoreLink
+    from pollux.cluster.link.core_link import CoreLink
     from pollux.config.acceptors import Endpoint
     from pollux.engine.post_office import PostOffice
     from pollux.message import Message

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .colocated import slot_ports
 from .problems import Problem
-from .reading import UnreadableError, read
+from .variables import UnreadableError, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
