@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 #: Fixtures that start a `pollux` process.
 PROCESSES = frozenset(("drill_broker", "drill_pair", "instance", "make_instance", "running", "shared"))
 #: Fixtures, and kinds that a fixture comes in, that start a server which set-up brings for `make test` alone.
-SERVERS = frozenset(("zookeeper", "postgresql"))
+SERVERS = frozenset(("ensemble", "postgresql", "zookeeper"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -242,6 +242,7 @@ def test_the_first_question_waits_for_the_connection(tmp_path: Path, zookeeper: 
         one.close()
 
 
+@pytest.mark.processes
 def test_a_service_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     server = ZooKeeperProcess(tmp_path / "zookeeper").start()
     castor = ZooKeeperCoordinator(server.connect_string, "pair", times=TIMES)
@@ -257,6 +258,7 @@ def test_a_service_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
         castor.close()
 
 
+@pytest.mark.processes
 def test_a_service_that_was_wiped_is_asked_again(tmp_path: Path) -> None:
     """Its servers drop whoever has seen more than they have: a member that waits must learn that the number is gone."""
     server = ZooKeeperProcess(tmp_path / "zookeeper").start()

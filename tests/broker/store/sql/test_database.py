@@ -250,6 +250,7 @@ class LosesAnswers:
 
 
 @pytest.mark.parametrize("done", [False, True])
+@pytest.mark.processes
 def test_a_write_whose_answer_was_lost_is_done_once(
     databases: Callable[..., Database], done: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -276,6 +277,7 @@ def test_a_write_whose_answer_was_lost_is_done_once(
     assert sorted(names_in(SqlFiles(database, ROOT), ROOT)) == ["before", f"n{counts}"]
 
 
+@pytest.mark.processes
 def test_a_file_that_is_made_while_the_answer_is_lost_is_there_once(databases: Callable[..., Database]) -> None:
     database = databases("postgresql")
     database.begin_life()
@@ -287,6 +289,7 @@ def test_a_file_that_is_made_while_the_answer_is_lost_is_there_once(databases: C
     assert content(database, "b") == b"data"
 
 
+@pytest.mark.processes
 def test_a_server_that_is_killed_and_started_again_is_found_again() -> None:
     with running() as server:
         database = Database(Target(server.url(), timeout=SOON))
@@ -304,6 +307,7 @@ def test_a_server_that_is_killed_and_started_again_is_found_again() -> None:
         database.close()
 
 
+@pytest.mark.processes
 def test_a_session_that_the_server_ended_within_a_transaction_is_begun_anew(databases: Callable[..., Database]) -> None:
     database = databases("postgresql")
     database.begin_life()
@@ -321,6 +325,7 @@ def test_a_session_that_the_server_ended_within_a_transaction_is_begun_anew(data
     assert sorted(names_in(SqlFiles(database, ROOT), ROOT)) == ["before", "n"]
 
 
+@pytest.mark.processes
 def test_a_connection_that_is_in_use_at_the_end_ends_with_its_use(databases: Callable[..., Database]) -> None:
     """Breaks when it goes back to connections that nobody has any more: the server keeps its session."""
     database = databases("postgresql")

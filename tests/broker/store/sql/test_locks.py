@@ -17,6 +17,7 @@ from pollux.store.sql.locks import Session, SqlLocks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.processes
 #: Nobody waits so long here; and a time that is soon over, seconds.
 FAR, SOON_OVER = 600.0, 0.05
 PATIENCE = 30
