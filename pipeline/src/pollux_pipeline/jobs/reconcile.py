@@ -95,6 +95,8 @@ def reconcile(run: Run) -> Result:
             beside.append(threads.submit(figures.by_address, run, lives, sections))
         if lives is not None or served is not None:
             beside.append(threads.submit(_activations, run, known, lives, served, sections))
+        if lives is not None:
+            found += _out_of_order(run, known)
         examples = _findings(run, found, result)
         for one in beside:
             one.result()
@@ -151,15 +153,25 @@ def _ledgers(
         found.append(_malformed(lines))
     if counted["told"] or several:
         found.append(messages.findings(lives, several=several))
-    if counted["grouped"]:
-        judged = order.judged(lives)
-        large = run.inputs.size() > spark_settings.SMALL
-        found.append(order.violations(judged, known.spans, large=large, several=several))
-        if several:
-            found.append(order.unknown(judged))
     if several:
         found.append(_said(run, "order_unknown", activations.uncompared(known.lives)))
     return known, lives, found
+
+
+def _out_of_order(run: Run, known: timeline.Timeline) -> list[DataFrame]:
+    """Return what is found of the order of messages.
+
+    Of a large ledger only what is suspected is looked at closely, but where there are several: what came earlier is
+    then in other ledgers too.
+    """
+    if not run.counts["messages"]["grouped"]:
+        return []
+    several, large = len(run.inputs.ledgers) > 1, run.inputs.size() > spark_settings.SMALL
+    judged = order.judged(run.part("messages", order.columns(several=several)), several=several)
+    if large and not several:
+        judged = order.suspected(judged, known.spans)
+    found = [order.violations(judged, known.spans, large=large, several=several)]
+    return [*found, order.unknown(judged)] if several else found
 
 
 def _activations(
