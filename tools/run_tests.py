@@ -49,8 +49,8 @@ UNDO: tuple[str, ...] = ("molecule/lab", "down")
 PATIENCE = 60
 #: Lines of something that failed that are shown once more.
 TOLD = 60
-#: Bytes that the tests write, and how full a disk may be, of 1: brokers refuse messages on one that is fuller.
-WRITTEN, FULL = 9 << 30, 0.9
+#: Bytes that the tests have on a disk at once, and how full it may be, of 1: brokers refuse messages on a fuller one.
+WRITTEN, FULL = 4 << 30, 0.9
 EXAMPLES = """\
 examples:
   make test                                     everything, after set-up and lint
@@ -114,7 +114,7 @@ def short_of_room(directory: Path) -> str:
         return ""
     return (
         f"{directory}: tests will fail when the disk is {FULL:.0%} full, for brokers refuse messages then: free"
-        f" {missing / (1 << 30):.1f} GiB (runs that failed keep up to {WRITTEN >> 30} GiB in pollux-tests-*)"
+        f" {missing / (1 << 30):.1f} GiB (runs that failed keep files in pollux-tests-*)"
     )
 
 

@@ -110,7 +110,7 @@ def test_a_scenario_that_fails_fails_all(
     assert "--- lab: exit status 1\nscenario x: failed in 3 s\n" in said
 
 
-@pytest.mark.parametrize(("free", "missing"), [(40, ""), (34.5, ""), (33, "free 1.2 GiB "), (0, "free 34.2 GiB ")])
+@pytest.mark.parametrize(("free", "missing"), [(40, ""), (29.5, ""), (28, "free 1.2 GiB "), (0, "free 29.2 GiB ")])
 def test_a_disk_on_which_brokers_will_refuse_messages_is_told_of(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, free: float, missing: str
 ) -> None:
