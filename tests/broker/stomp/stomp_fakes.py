@@ -48,6 +48,10 @@ class FakeQueue:
         self.held: dict[MessageReference, Any] = {}
         self.attributes = SimpleNamespace(non_destructive=False)
 
+    @property
+    def consumer_count(self) -> int:
+        return len(self.consumers)
+
     def dispatch(self) -> None:
         for consumer in list(self.consumers):
             credit = consumer.credit

@@ -264,6 +264,18 @@ async def test_a_durable_subscription_keeps_nothing_of_its_own_connection() -> N
         client.lose()
 
 
+async def test_a_durable_subscription_of_two_connections_keeps_what_one_of_them_does_not_want() -> None:
+    """Breaks when who comes second with no-local has its messages put into no queue: they are for the first."""
+    broker = Broker()
+    subscribe = b"SUBSCRIBE\nid:1\ndestination:/topic/t\ndurable-subscription-name:news\n%s\n\0"
+    first, second = await broker.connected(client_id="me"), await broker.connected(client_id="me")
+    first.send(subscribe % b"")
+    second.send(subscribe % b"no-local:true\n")
+    second.send(b"SEND\ndestination:/topic/t\n\nfrom the second\0")
+    broker.post.dispatch()
+    assert [got for _, _, got in first.received()] == [b"from the second"]
+
+
 async def test_temporary_queues_of_topics_end_with_their_subscription() -> None:
     broker = Broker()
     client = await broker.connected()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,8 +12,10 @@ from broker.cluster.connection.conftest import nodes, until
 from broker.cluster.connection.known import distance
 from broker.cluster.mqtt.test_neighbours import Served, bodies
 from harness.sessions.broker import PASSWORD
-from pollux.cluster.mqtt.words import Passed
+from pollux.cluster.mqtt.beyond import Beyond, _bounded
+from pollux.cluster.mqtt.words import Passed, Take, Words, encode
 from pollux.cluster.once import Once
+from pollux.wire.core.frames import CoreError
 from pollux.wire.mqtt.packets import Disconnect
 from pollux.wire.mqtt.reasons import ReasonCode
 
@@ -184,6 +187,31 @@ async def test_a_session_comes_when_its_node_is_reached_again_by_way_of_another(
     mend(one.node, two.node)
     assert await bodies(again, 1) == [b"waits"]
     await until(lambda: "c" not in one.sessions.sessions)
+
+
+async def test_a_node_behind_that_hangs_does_not_hide_the_session_of_the_one_before_it(nodes: Make) -> None:
+    """Breaks when who passes something on waits as long as who asked: it answers too late."""
+    one, two, three = await row(nodes, 3)
+    first = two.client()
+    await first.connect("c", clean=False, expiry=1000)
+    await first.leave()
+    (link,) = two.node.connector_to(one.node).links
+    link.ends[0].write = lambda _: None  # type: ignore[assignment]  # nothing that it is asked arrives
+    again = three.client()
+    assert (await again.connect("c", clean=False, expiry=1000)).session_present
+
+
+async def test_what_a_node_says_of_how_far_something_goes_is_bounded() -> None:
+    """Breaks when names take any memory, waits any time, or what has no name goes round a ring for ever."""
+    words = Words()
+    (payload,) = encode(Take(1, "c", None, clean=False, passed=Passed(2, 1.0, b"123456789")), 1000)
+    with pytest.raises(CoreError, match="cannot be read"):
+        words.decode(payload)
+    assert [_bounded(within) for within in (1.5, 1e9, -1.0, math.nan)] == [1.5, 5.0, 5.0, 5.0]
+    nobody: Any = None
+    beyond = Beyond(nobody, list, list)
+    assert [beyond.is_new(Passed(3)) for _ in range(2)] == [True, False]
+    assert [beyond.is_new(Passed()) for _ in range(2)] == [True, True]
 
 
 async def test_a_node_of_a_ring_does_not_take_a_client_from_itself(nodes: Make) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -47,7 +47,7 @@ class _Over(msgspec.Struct, frozen=True, array_like=True):
     address: str
     user: str | None
     hops: int = 1
-    ending: bytes = b""
+    ending: Annotated[bytes, msgspec.Meta(max_length=8)] = b""
 
 
 class EverySubscription(Named):

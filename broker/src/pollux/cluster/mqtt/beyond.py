@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Things passed on that are remembered, and sessions that others gave by way of this node.
 _PASSED, _GIVEN = 20_000, 20_000
+#: Seconds that nobody waits longer than, whoever asks.
+_LONGEST = 5.0
 
 
 class Cluster(Protocol):
@@ -54,7 +56,7 @@ async def answers(asked: Mapping[asyncio.Future[Given | None], Asking], within: 
     """Wait for answers about a client, ``within`` seconds at most. Raises NotPermittedError: it is another user's."""
     if not asked:
         return Answers(None, [], [])
-    done, late = await asyncio.wait(asked, timeout=within)
+    done, late = await asyncio.wait(asked, timeout=_bounded(within))
     found: list[MovingSession] = []
     givers = []
     for future in done:
@@ -70,6 +72,11 @@ async def answers(asked: Mapping[asyncio.Future[Given | None], Asking], within: 
 def latest(sessions: Iterable[MovingSession]) -> MovingSession | None:
     """Return whose client was connected last. One that is connected has no time yet: it is the latest."""
     return max(sessions, key=lambda one: one.since or 1 << 63, default=None)
+
+
+def _bounded(within: float) -> float:
+    """Return how long to wait: who asks says it, and may say anything."""
+    return within if 0 <= within <= _LONGEST else _LONGEST
 
 
 class Beyond:
@@ -96,7 +103,7 @@ class Beyond:
 
     def is_new(self, passed: Passed) -> bool:
         """Whether something is to be done here, and was not yet."""
-        return not passed.what or self._once.first(passed.what, passed.hops)
+        return (not passed.what and passed.hops <= 1) or self._once.first(passed.what, passed.hops)
 
     # -- clients
 
@@ -147,7 +154,7 @@ class Beyond:
             self._cluster.tell_now()
             asked = [one.sync(passed.on()) for one in self._in_front(by)]
             if asked:
-                await asyncio.wait(asked, timeout=passed.within)
+                await asyncio.wait(asked, timeout=_bounded(passed.within))
             if not self._cluster.complete() or any(not one.done() or one.result() < 0 for one in asked):
                 return -1
             waiting = sum(one.result() for one in asked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 
@@ -32,7 +32,7 @@ class Passed(NamedTuple):
 
     hops: int = 1
     within: float = 0.0
-    what: bytes = b""
+    what: Annotated[bytes, msgspec.Meta(max_length=8)] = b""
 
     def on(self) -> Passed:
         """Return the same, one hop further: who waits longer hears of who did not answer."""

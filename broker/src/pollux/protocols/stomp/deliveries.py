@@ -151,6 +151,9 @@ class Consuming:
             raise
         if subscription.durable_name is not None:
             self._session.post.named.used(queue)
+            # Where another connection takes from it, too, what this one does not want is for that one.
+            alone = queue.consumer_count == 1
+            self._session.post.space.exclude_own(queue, self._session.origin if request.no_local and alone else 0)
         self.subscriptions[request.key] = subscription
         self._by_number[number] = subscription
         self._session.receipt(headers)

@@ -173,14 +173,12 @@ def _durable_queue(client: Client, request: SubscribeRequest, name: str) -> Queu
     post, security, identity = client.post, client.security, client.identity
     address = request.destination.address
     queue = existing_queue(post, name)
-    own = client.origin if request.no_local else 0
     if queue is not None:
         require_owner(security, identity, queue)
         if queue.address != address or (queue.spec.selector or None) != request.selector:
             raise InvalidRequestError(
                 f"the durable subscription {name!r} exists with another destination or selector: unsubscribe it first"
             )
-        post.space.exclude_own(queue, own)
         return queue
     security.check(identity, Permission.createDurableQueue, address, name)
     _ensure_address(client, request.destination, RoutingType.MULTICAST)
@@ -192,7 +190,6 @@ def _durable_queue(client: Client, request: SubscribeRequest, name: str) -> Queu
             durable=True,
             selector=request.selector,
             user=identity.user,
-            no_local_origin=own,
         )
     )
 
