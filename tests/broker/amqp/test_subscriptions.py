@@ -77,6 +77,19 @@ async def test_durable_no_local_holds_for_the_connection_it_is_attached_from(bro
     assert not client.received
 
 
+async def test_of_a_shared_subscription_another_gets_what_the_one_who_made_it_does_not_want(broker: Broker) -> None:
+    """Breaks when messages of the first one are put into no queue, or come to itself."""
+    no_local = filters(**{"no-local": ("apache.org:no-local-filter:list", [])})
+    shared = ["topic", "shared", "global"]
+    one, two = await broker.client("one").opened(), await broker.client("two").opened()
+    await one.receiver("news", "sub", capabilities=shared, prepare=no_local, credit=5)
+    await two.receiver("news", "sub", capabilities=shared, credit=5)
+    sender = await one.sender("news", capabilities=["topic"])
+    await one.send_all(sender, [message("1"), message("2"), message("3")])
+    assert [(await two.get()).body for _ in range(3)] == ["1", "2", "3"]
+    assert not one.received
+
+
 async def test_durable_subscription_is_looked_up_without_source(broker: Broker) -> None:
     client = await broker.client("me").opened()
     link = await client.receiver("news", "sub", capabilities=["topic"], prepare=durable)

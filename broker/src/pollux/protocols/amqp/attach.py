@@ -174,7 +174,8 @@ def _attach_consumer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
         attach.name,
         queue,
         selector=None if on_queue else selector,
-        no_local=source.no_local and not on_queue,
+        # What one of those who share a subscription does not want is for the others: it waits for them.
+        no_local=source.no_local and (source.shared or not on_queue),
         browsing=source.copy and queue.routing_type is RoutingType.ANYCAST,
         priority=_priority(attach),
         presettled=attach.snd_settle_mode == 1,
@@ -275,7 +276,7 @@ def _named_subscription(session: AmqpSession, link: str, plan: Creation, source:
         user=session.user,
         max_consumers=-1 if source.shared else 1,
         auto_delete=False,
-        no_local_origin=session.origin if source.no_local else 0,
+        no_local_origin=session.origin if source.no_local and not source.shared else 0,
     )
     post = session.post
     queue = post.space.queue(name)
