@@ -219,12 +219,15 @@ def test_the_server_is_lost_and_its_standby_promoted(tmp_path: Path) -> None:
         core = STORE.format(url=url, driver="org.postgresql.Driver", login="<jdbc-user>pollux</jdbc-user>")
         own = "<px:lease-guard>15000</px:lease-guard>"
         with Group(tmp_path, PRIMARY.format(""), BACKUP.format(""), core=core, own=own) as group:
+            live, backup = group.members
             group.begin()
             group.fault("PostgreSQL is lost")
             lost.stop()
             standby.promote()
             group.wait_for_confirms(60)
+            backup.wait_for("ready")
             group.finish()
+            assert live.activation["epoch"] == 1, "who serves goes on: no session of its has ended on this server"
             assert int(standby.sql("SELECT count(*) FROM pg_stat_activity WHERE usename = 'pollux'")) > 1
 
 

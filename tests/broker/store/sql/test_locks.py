@@ -17,6 +17,8 @@ from pollux.store.sql.locks import Session, SqlLocks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from harness.postgresql import Server
+
 pytestmark = pytest.mark.processes
 #: Nobody waits so long here; and a time that is soon over, seconds.
 FAR, SOON_OVER = 600.0, 0.05
@@ -55,6 +57,15 @@ def wait_until_ended(session: Session, seen_by: Database) -> None:
     """A session that was closed is there until the server has read that."""
     gone = text("SELECT pg_advisory_xact_lock_shared(:key)")
     seen_by.look(lambda connection: connection.execute(gone, {"key": session.key}))
+
+
+def wait_until_replayed(server: Server, standby: Server) -> None:
+    """Wait until a standby has all that was committed."""
+    written = server.sql("SELECT pg_current_wal_lsn()")
+    deadline = time.monotonic() + PATIENCE
+    while standby.sql(f"SELECT pg_last_wal_replay_lsn() >= '{written}'") != "t":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def wait_until_over(process: Process, name: str) -> None:
@@ -165,6 +176,29 @@ def test_a_restart_of_the_server_ends_sessions_and_says_nothing_of_their_holders
         assert not other.try_lock()
         live.session.close()
         wait_until_ended(live.session, both[1].database)
+        assert other.try_lock()
+        for one in both:
+            one.session.close()
+            one.database.close()
+
+
+def test_a_promotion_of_a_standby_says_nothing_of_holders() -> None:
+    """Breaks when only a start of the server counts as one: a standby was started long before it is promoted."""
+    with running() as lost, running(of=lost) as standby:
+        url = f"{lost.url()}&host={standby.directory}&target_session_attrs=read-write"
+        both = [Process.on(Database(Target(url, timeout=PATIENCE)), FAR) for _ in range(2)]
+        live, backup = both
+        live.database.prepare()
+        lock, other = (one.locks.open("a") for one in both)
+        assert lock.try_lock()
+        wait_until_replayed(lost, standby)
+        lost.stop()
+        standby.promote()
+        assert not other.try_lock()
+        assert lock.try_lock()  # it has a session there, too, and has given a sign of life since
+        assert not other.try_lock()
+        live.session.close()
+        wait_until_ended(live.session, backup.database)
         assert other.try_lock()
         for one in both:
             one.session.close()

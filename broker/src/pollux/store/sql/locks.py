@@ -2,8 +2,8 @@
 
 A lock is held by who is written in its row, as long as its time is not over by the database's clock. Its holder has
 besides a session of its own with an advisory lock in it. When that session ends, as it does when the process is killed,
-the holder has ended, and nobody waits for the time to run out; unless the server itself has been started since the
-holder's last sign of life: that ends every session, and says nothing of anybody.
+the holder has ended, and nobody waits for the time to run out; unless the server itself has been started, or was
+promoted, since the holder's last sign of life: that ends every session, and says nothing of anybody.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ logger = logging.getLogger("pollux.store")
 
 #: The database's clock now, milliseconds; now() would be that of the transaction's beginning.
 _NOW: ColumnElement[int] = literal_column("CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)")
-_STARTED: ColumnElement[int] = literal_column("CAST(EXTRACT(EPOCH FROM pg_postmaster_start_time()) * 1000 AS BIGINT)")
+#: Since when this server has had sessions that write. A standby was started long before it was promoted: what it
+#: replayed last was committed on the server that it followed, whose sessions it never had.
+_BEGAN: ColumnElement[int] = literal_column(
+    "CAST(EXTRACT(EPOCH FROM greatest(pg_postmaster_start_time(), pg_last_xact_replay_timestamp())) * 1000 AS BIGINT)"
+)
 #: Ends all sessions of the process that has this advisory lock. Of another user's nothing is seen.
 _END = text(
     "SELECT count(pg_terminate_backend(one.pid)) FROM pg_stat_activity AS one"
@@ -222,7 +226,8 @@ class SqlLocks:
             if found.holder not in (None, holder) and found.counts and self._lives(connection, found):
                 return False
             if _is_free(connection, self._session.key):
-                # The server was restarted since we looked: this would be a sign of life of one who seems to have died.
+                # The server was restarted since we looked, or is another: this would be a sign of life of one who
+                # seems to have died.
                 return None
             connection.execute(update(locks).where(locks.c.name == name).values(self._values(nonce, holder)))
             return True
@@ -235,8 +240,8 @@ class SqlLocks:
 
     def _lives(self, connection: Connection, row: Any) -> bool:
         """Whether the session of a lock's holder is there, or nobody can tell."""
-        if row.renewed <= connection.execute(select(_STARTED)).scalar_one():
-            return True  # the server ended every session when it was started
+        if row.renewed <= connection.execute(select(_BEGAN)).scalar_one():
+            return True  # the server has ended every session since, or never had it
         return row.session == self._session.key or not _is_free(connection, row.session)
 
     def release(self, name: str, holder: str) -> None:
