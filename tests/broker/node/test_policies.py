@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from pollux.config import loads
-from pollux.node.policies import features
+from pollux.node.policies import features, make_activation
 
 BROKER = """<configuration xmlns="urn:activemq"><core xmlns="urn:activemq:core">
 <connectors><connector name="self">tcp://a:1</connector><connector name="o">tcp://b:1</connector></connectors>
@@ -31,3 +34,14 @@ def test_a_backup_hands_over_instead_of_serving_and_a_live_when_it_stops(
     found = loads(BROKER.format(policy=policy, store=store))
     assert not found.unsupported_features(features(found))
     assert found.scales_down_instead is instead
+
+
+@pytest.mark.parametrize(("store", "name"), [("", "/srv/pair/journal"), (DATABASE, "/a/b")])
+def test_a_member_that_has_not_joined_tells_which_store_it_waits_for(store: str, name: str) -> None:
+    """Breaks when a store that hangs at the start leaves "not started": nobody would know where to look."""
+    text = BROKER.format(policy=BACKUP, store=store or "<journal-directory>/srv/pair/journal</journal-directory>")
+    made = make_activation(cast("Any", SimpleNamespace(configuration=loads(text))))
+    assert made is not None
+    reason = made.machine.position.reason
+    assert reason.startswith("waits for an answer of the store ")
+    assert name in reason

@@ -128,6 +128,9 @@ class SharedStoreActivation(Activation):
         self.layout = layout_of(configuration)
         self.group_store = make_group_store(configuration, self.layout)
         self.files = self.group_store.files
+        # A store that hangs is not joined, and this is all that is known then.
+        waits = f"waits for an answer of the store {self.group_store.name(self.layout.node)}"
+        self.machine.position = self.machine.position._replace(reason=waits)
         self.node_manager = NodeManager(
             settings,
             self.layout,
