@@ -350,6 +350,23 @@ def test_a_live_that_wakes_while_another_one_claims_does_not_take_that_for_its_o
         wakes_at_each("whose claim")
 
 
+def test_who_stood_still_while_its_connection_was_ended_is_not_heard_by_it(simulated: Callable[[str], None]) -> None:
+    """A vote that is asked for on a connection which the voter has ended reaches nobody, so nobody remembers it.
+
+    It is the model's to be right about: the pair would wait for ever for a right that no connection holds.
+    """
+    simulated("")
+    for number in range(6):
+        pair = PairWithVotes("", Counter())
+        pair.begin(VotesWorld(""), 0.0)
+        pair.strike(OTHER, number, "stands still before", 0.0)
+        pair.copy_a_part(LIVE, 1.0)
+        pair.hand_over(1.0)
+        pair.cut(LIVE, "b", 0.0)
+        pair.hand_over(0.0)
+        pair.teardown()
+
+
 def test_who_was_told_of_newer_data_never_goes_on_alone(simulated: Callable[[str], None]) -> None:
     """A live of old is told so by the one voter that it reaches, until that does not answer in time; the next life too.
 

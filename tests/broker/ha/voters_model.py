@@ -183,7 +183,7 @@ class VotesNode(Node):
     def announce(self, voter: Voter) -> None:
         """Tell that it serves."""
         member = self.member
-        if member is None or voter.name in self.cut or voter.name not in self.links:
+        if member is None or voter.name in self.cut or voter.name not in self.links or self.me not in voter.heard:
             return
         number = member.coordinated or 0
         if voter.register.serves(NODE, self.me, number, voter.node_id).yes:
@@ -287,6 +287,9 @@ class Asking:
         node = self.node
 
         def work() -> Answer:
+            if self.me not in voter.heard:
+                # The voter has ended the connection while this member stood still: nothing that is sent is heard.
+                raise CoordinationError("the connection is gone")
             return Answer(voter.name, voter.node_id, *judge(voter), voter.register.sequences.get(NODE, 0), self.size)
 
         there = voter.name in node.links and voter.name not in node.cut and self.me in voter.heard
