@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.sessions.held import HeldBroker
 from pollux.protocols.stomp.phases import ENDED
-
-from .stomp_fakes import Broker
+from pollux.store.storage import EPOCH_SHIFT
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import AsyncIterator, Coroutine
 
     from harness.sessions.stomp import Client
 
+#: The first id that a store gives: those of queues and messages follow it.
+_FIRST = 1 + (1 << EPOCH_SHIFT)
 names = st.sampled_from(
     [
         "destination",
@@ -62,10 +65,8 @@ values = st.one_of(
             "1",
             "2",
             "-1",
-            "101",
-            "102",
-            "103",
-            "101-1",
+            *(str(_FIRST + number) for number in range(1, 4)),
+            f"{_FIRST + 1}-1",
             "true",
             "false",
             "client",
@@ -114,6 +115,15 @@ def hostile_frames(draw: st.DrawFn) -> bytes:
     return f"{draw(commands)}\n{block}\n".encode(errors="replace") + draw(st.binary(max_size=20)) + b"\0"
 
 
+@asynccontextmanager
+async def held_broker() -> AsyncIterator[HeldBroker]:
+    """A broker for one example."""
+    broker = HeldBroker()
+    await broker.start()
+    yield broker
+    await broker.stop()
+
+
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
     asyncio.run(coroutine)
 
@@ -122,26 +132,24 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
 @given(st.sampled_from(["1.0", "1.1", "1.2"]), st.lists(hostile_frames(), max_size=12), st.integers(1, 400))
 def test_random_frames_never_escape_and_end_with_error(version: str, frames: list[bytes], step: int) -> None:
     async def scenario() -> None:
-        broker = Broker()
-        client = await broker.connected(version, client_id="me")
-        data = b"".join(frames)
-        for start in range(0, len(data), step):
-            if client.transport.closed:
-                break
-            client.send(data[start : start + step])
-            broker.post.dispatch()
-            broker.post.settle()
-            await asyncio.sleep(0)
-        broker.post.settle()
-        events = client.received()
-        if client.session.phase in ENDED and b"DISCONNECT" not in data:
-            assert events[-1][0] == "ERROR"
-            assert client.transport.closed
-        client.lose()
-        assert not broker.security.open
-        for queue in broker.post.queues.values():
-            assert queue.consumers == []
-            assert queue.held == {}
+        async with held_broker() as broker:
+            client = await broker.connected(version, client_id="me")
+            data = b"".join(frames)
+            for start in range(0, len(data), step):
+                if client.transport.closed:
+                    break
+                client.send(data[start : start + step])
+                await broker.settle()
+                await asyncio.sleep(0)
+            await broker.settle()
+            events = client.received()
+            if client.session.phase in ENDED and b"DISCONNECT" not in data:
+                assert events[-1][0] == "ERROR"
+                assert client.transport.closed
+            client.lose()
+            assert not broker.security.open
+            for queue in broker.queues().values():
+                assert (queue.consumer_count, queue.delivering) == (0, 0)
 
     run(scenario())
 
@@ -150,15 +158,15 @@ def test_random_frames_never_escape_and_end_with_error(version: str, frames: lis
 @given(st.binary(max_size=2000), st.integers(1, 500))
 def test_random_bytes_never_escape(data: bytes, step: int) -> None:
     async def scenario() -> None:
-        broker = Broker()
-        client = broker.client()
-        for start in range(0, len(data), step):
-            client.send(data[start : start + step])
-        await asyncio.sleep(0)
-        assert client.session._decoder.buffered <= len(data)
-        if client.session.phase in ENDED:
-            assert client.transport.written.startswith(b"ERROR\n")
-            assert client.transport.closed
+        async with held_broker() as broker:
+            client = broker.client()
+            for start in range(0, len(data), step):
+                client.send(data[start : start + step])
+            await asyncio.sleep(0)
+            assert client.session._decoder.buffered <= len(data)
+            if client.session.phase in ENDED:
+                assert client.transport.written.startswith(b"ERROR\n")
+                assert client.transport.closed
 
     run(scenario())
 
@@ -202,20 +210,19 @@ def test_every_message_is_somewhere(version: str, mode: str, steps: list[tuple[s
     """Whatever a correct client does, each message sent is in its queue, acknowledged or dead: once."""
 
     async def scenario() -> None:
-        broker = Broker()
-        broker.post.ensure_address("a", None)
-        player = _Player(broker, version, mode)
-        await player.reconnect()
-        for action, number in steps:
-            await player.step(action, number)
-        await player.finish()
-        post = broker.post
-        placed = Counter(reference.message.id for reference in post.acknowledged)
-        placed.update(reference.message.id for reference in post.rejected)
-        for queue in post.queues.values():
-            assert queue.held == {}
-            placed.update(reference.message.id for reference in queue.waiting)
-        assert placed == Counter(message.id for message in post.sent)
+        async with held_broker() as broker:
+            broker.post.ensure_address("a", None)
+            player = _Player(broker, version, mode)
+            await player.reconnect()
+            for action, number in steps:
+                await player.step(action, number)
+            await player.finish()
+            record = broker.record
+            placed = Counter(reference.message.id for reference in record.acknowledged + record.dead)
+            for name, queue in broker.queues().items():
+                assert queue.delivering == 0
+                placed.update(message.id for message in broker.waiting(name))
+            assert placed == Counter(message.id for message in record.sent)
 
     run(scenario())
 
@@ -223,7 +230,7 @@ def test_every_message_is_somewhere(version: str, mode: str, steps: list[tuple[s
 class _Player:
     """A client that follows the rules, and remembers what it holds."""
 
-    def __init__(self, broker: Broker, version: str, mode: str) -> None:
+    def __init__(self, broker: HeldBroker, version: str, mode: str) -> None:
         self.broker = broker
         self.version = version
         self.mode = mode
@@ -244,8 +251,7 @@ class _Player:
         await self._settle()
 
     async def _settle(self) -> None:
-        self.broker.post.settle()
-        self.broker.post.dispatch()
+        await self.broker.settle()
         await asyncio.sleep(0)
         for command, headers, _ in self.client.received():
             assert command == "MESSAGE", (command, headers)
@@ -254,9 +260,9 @@ class _Player:
 
     async def finish(self) -> None:
         await self._unblock(0)
-        self.broker.post.settle()
+        await self.broker.settle()
         self.client.lose()
-        await asyncio.sleep(0)
+        await self.broker.turns()
 
     def _frame(self, text: str, body: str = "") -> None:
         self.client.send(f"{text}\n\n{body}\0".encode())
@@ -340,7 +346,7 @@ class _Player:
         await self.reconnect()
 
     async def _block(self, number: int) -> None:
-        self.broker.post.blocked.add("a")
+        self.broker.block("a")
 
     async def _unblock(self, number: int) -> None:
-        self.broker.post.unblock("a")
+        self.broker.unblock("a")

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from pollux.protocols.stomp.heartbeat import HeartBeat, negotiate, parse_heart_beat
 from pollux.wire.stomp.headers import StompError
 
-from .stomp_fakes import Broker
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from harness.sessions.broker import Transport
+    from harness.sessions.held import HeldBroker
     from harness.sessions.stomp import Client
 
 
@@ -111,7 +110,7 @@ class Clock:
         self.now = end
 
 
-async def beating(broker: Broker, offer: str) -> tuple[Clock, Transport, Client]:
+async def beating(broker: HeldBroker, offer: str) -> tuple[Clock, Transport, Client]:
     clock = Clock()
     client = broker.client()
     client.transport.loop = clock  # type: ignore[assignment]
@@ -123,8 +122,8 @@ async def beating(broker: Broker, offer: str) -> tuple[Clock, Transport, Client]
     return clock, client.transport, client
 
 
-async def test_newlines_are_sent_when_nothing_else_is() -> None:
-    clock, transport, _client = await beating(Broker(), "0,1000")
+async def test_newlines_are_sent_when_nothing_else_is(broker: HeldBroker) -> None:
+    clock, transport, _client = await beating(broker, "0,1000")
     transport.written.clear()
     for _ in range(10):
         clock.advance(1.0)
@@ -132,8 +131,8 @@ async def test_newlines_are_sent_when_nothing_else_is() -> None:
     assert 10 <= len(transport.written) <= 14
 
 
-async def test_a_silent_client_is_dropped_and_any_byte_keeps_it() -> None:
-    clock, transport, client = await beating(Broker(), "1000,0")
+async def test_a_silent_client_is_dropped_and_any_byte_keeps_it(broker: HeldBroker) -> None:
+    clock, transport, client = await beating(broker, "1000,0")
     for _ in range(5):
         clock.advance(1.9)
         client.send(b"\n")
@@ -143,8 +142,8 @@ async def test_a_silent_client_is_dropped_and_any_byte_keeps_it() -> None:
     assert transport.closed
 
 
-async def test_a_beat_that_came_while_the_broker_stood_still_counts() -> None:
-    clock, transport, client = await beating(Broker(), "1000,0")
+async def test_a_beat_that_came_while_the_broker_stood_still_counts(broker: HeldBroker) -> None:
+    clock, transport, client = await beating(broker, "1000,0")
     for timer in clock.timers:
         timer.at = clock.now + 3.0  # it was due after 2 s: the loop stood still
     clock.call_later(3.01, client.send, b"\n")  # sockets are read after timers
@@ -154,24 +153,23 @@ async def test_a_beat_that_came_while_the_broker_stood_still_counts() -> None:
     assert transport.closed, "silence after that is still noticed"
 
 
-async def test_silence_is_not_held_against_a_client_we_do_not_read() -> None:
-    broker = Broker()
+async def test_silence_is_not_held_against_a_client_we_do_not_read(broker: HeldBroker) -> None:
     clock, transport, client = await beating(broker, "1000,0")
-    broker.post.blocked.add("b")
+    broker.block("b")
     client.send(b"SEND\ndestination:b\n\n" + b"x" * 90_000 + b"\0")
     while transport.reading:
         client.send(b"SEND\ndestination:b\n\n" + b"x" * 90_000 + b"\0")
     clock.advance(60)
     assert not transport.closed
-    broker.post.unblock("b")
+    broker.unblock("b")
     clock.advance(1.5)
     assert not transport.closed
     clock.advance(2.1)
     assert transport.closed
 
 
-async def test_heart_beats_may_be_late_by_the_acceptors_factor() -> None:
-    broker = Broker(heartBeatToConnectionTtlModifier="5")
+async def test_heart_beats_may_be_late_by_the_acceptors_factor(broker: HeldBroker) -> None:
+    broker.parameters["heartBeatToConnectionTtlModifier"] = "5"
     clock, transport, _client = await beating(broker, "1000,0")
     clock.advance(4.9)
     assert not transport.closed
@@ -179,36 +177,35 @@ async def test_heart_beats_may_be_late_by_the_acceptors_factor() -> None:
     assert transport.closed
 
 
-async def test_connection_ttl_is_for_clients_without_heart_beats() -> None:
-    clock, transport, _client = await beating(Broker(connectionTtl="30000"), "0,0")
+async def test_connection_ttl_is_for_clients_without_heart_beats(broker: HeldBroker) -> None:
+    broker.parameters["connectionTtl"] = "30000"
+    clock, transport, _client = await beating(broker, "0,0")
     clock.advance(29)
     assert not transport.closed
     clock.advance(2)
     assert transport.closed
 
 
-async def test_a_client_that_does_not_read_its_receipts_is_not_read_and_then_dropped() -> None:
-    broker = Broker()
+async def test_a_client_that_does_not_read_its_receipts_is_not_read_and_then_dropped(broker: HeldBroker) -> None:
     clock, transport, client = await beating(broker, "0,0")
     client.session.pause_writing()
     batch = b"".join(b"SEND\ndestination:a\nreceipt:%0500d\n\n\0" % number for number in range(100))
     for _ in range(20):
         if transport.reading:
             client.send(batch)
-            broker.post.settle()
+            await broker.settle()
     assert not transport.reading
     assert len(transport.written) < 500_000
     clock.advance(61)
     assert transport.aborted
 
 
-async def test_a_slow_client_that_reads_again_goes_on() -> None:
-    broker = Broker()
+async def test_a_slow_client_that_reads_again_goes_on(broker: HeldBroker) -> None:
     clock, transport, client = await beating(broker, "0,0")
     client.session.pause_writing()
     batch = b"".join(b"SEND\ndestination:a\nreceipt:%0500d\n\n\0" % number for number in range(600))
     client.send(batch)
-    broker.post.settle()
+    await broker.settle()
     assert not transport.reading
     client.session.resume_writing()
     assert transport.reading

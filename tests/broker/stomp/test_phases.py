@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,7 +19,8 @@ from pollux.protocols.stomp.phases import (
 )
 from pollux.protocols.stomp.subscription import Subscription
 
-from .stomp_fakes import Broker
+if TYPE_CHECKING:
+    from harness.sessions.held import HeldBroker
 
 
 def test_the_tables_are_whole() -> None:
@@ -47,18 +48,18 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-async def test_a_session_passes_its_phases_and_its_subscription_waits_for_a_transaction(passed: list[Any]) -> None:
-    broker = Broker()
+async def test_a_session_passes_its_phases_and_its_subscription_waits_for_a_transaction(
+    broker: HeldBroker, passed: list[Any]
+) -> None:
     client = await broker.connected()
     client.send(b"SUBSCRIBE\nid:s\ndestination:/queue/a\nack:client\n\n\0SEND\ndestination:/queue/a\n\nx\0")
-    broker.post.settle()
-    broker.post.dispatch()
+    await broker.settle()
     number = client.received()[0][1]["ack"]
     client.send(f"BEGIN\ntransaction:t\n\n\0ACK\nid:{number}\ntransaction:t\n\n\0UNSUBSCRIBE\nid:s\n\n\0".encode())
     assert passed[-1] == SubscriptionPhase.DRAINING
     client.send(b"COMMIT\ntransaction:t\n\n\0DISCONNECT\nreceipt:r\n\n\0")
     assert passed[-1] == SessionPhase.ENDING
-    broker.post.settle()
+    await broker.settle()
     client.lose()
     assert [phase for phase in passed if isinstance(phase, SessionPhase)] == [
         *(SessionPhase.GREETING, SessionPhase.LOGGING_IN, SessionPhase.CONNECTED),
@@ -70,8 +71,7 @@ async def test_a_session_passes_its_phases_and_its_subscription_waits_for_a_tran
 
 
 @pytest.mark.parametrize("lost", ["before CONNECT", "during the login", "connected", "after ERROR"])
-async def test_a_connection_may_be_lost_in_any_phase(lost: str, passed: list[Any]) -> None:
-    broker = Broker()
+async def test_a_connection_may_be_lost_in_any_phase(broker: HeldBroker, lost: str, passed: list[Any]) -> None:
     client = broker.client()
     if lost == "connected":
         await client.connect()
@@ -87,8 +87,7 @@ async def test_a_connection_may_be_lost_in_any_phase(lost: str, passed: list[Any
     assert not broker.security.open
 
 
-async def test_a_deleted_queue_ends_its_subscription(passed: list[Any]) -> None:
-    broker = Broker()
+async def test_a_deleted_queue_ends_its_subscription(broker: HeldBroker, passed: list[Any]) -> None:
     client = await broker.connected()
     client.send(b"SUBSCRIBE\nid:s\ndestination:/queue/a\n\n\0")
     broker.post.delete_queue("a")

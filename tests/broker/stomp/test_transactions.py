@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from pollux.wire.stomp.content import decode_content
 
-from .stomp_fakes import VERSIONS, Broker, produce, subscribed
+from .conftest import VERSIONS, produce, subscribed
+
+if TYPE_CHECKING:
+    from harness.sessions.held import HeldBroker
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_commit_does_all_of_it(version: str) -> None:
-    broker = Broker()
+async def test_commit_does_all_of_it(broker: HeldBroker, version: str) -> None:
     client = await subscribed(broker, version, "client-individual")
     await produce(broker, "1")
     headers = client.one()[1]
@@ -20,18 +24,17 @@ async def test_commit_does_all_of_it(version: str) -> None:
         f"BEGIN\ntransaction:t\n\n\0ACK\n{which}\ntransaction:t\n\n\0"
         f"SEND\ndestination:b\ntransaction:t\nreceipt:1\n\nin\0SEND\ndestination:b\n\nout\0".encode()
     )
-    assert broker.post.acknowledged == []
-    assert [decode_content(message).body for message in broker.post.sent[1:]] == [b"out"]
+    assert broker.record.acknowledged == []
+    assert [decode_content(message).body for message in broker.record.sent[1:]] == [b"out"]
     client.send(b"COMMIT\ntransaction:t\nreceipt:2\n\n\0")
-    assert len(broker.post.acknowledged) == 1
-    assert decode_content(broker.post.sent[-1]).body == b"in"
-    assert b"transaction" not in broker.post.sent[-1].data
-    broker.post.settle()
+    assert len(broker.record.acknowledged) == 1
+    assert decode_content(broker.record.sent[-1]).body == b"in"
+    assert b"transaction" not in broker.record.sent[-1].data
+    await broker.settle()
     assert [headers["receipt-id"] for _, headers, _ in client.received()] == ["1", "2"]
 
 
-async def test_abort_undoes_all_of_it() -> None:
-    broker = Broker()
+async def test_abort_undoes_all_of_it(broker: HeldBroker) -> None:
     client = await subscribed(broker)
     await produce(broker, "1", "2")
     first, second = (headers["ack"] for _, headers, _ in client.received())
@@ -39,38 +42,36 @@ async def test_abort_undoes_all_of_it() -> None:
         f"BEGIN\ntransaction:t\n\n\0ACK\nid:{first}\ntransaction:t\n\n\0NACK\nid:{second}\ntransaction:t\n\n\0"
         "SEND\ndestination:b\ntransaction:t\n\nin\0ABORT\ntransaction:t\n\n\0".encode()
     )
-    assert broker.post.acknowledged == []
-    assert len(broker.post.sent) == 2
-    assert [failed for _, failed in broker.post.released] == [True, True]
-    broker.post.dispatch()
+    assert broker.record.acknowledged == []
+    assert len(broker.record.sent) == 2
+    assert [failed for _, failed in broker.record.released] == [True, True]
+    await broker.settle()
     assert [(headers["redelivered"], body) for _, headers, body in client.received()] == [
         ("true", b"1"),
         ("true", b"2"),
     ]
 
 
-async def test_an_open_transaction_is_undone_when_the_connection_is_lost() -> None:
-    broker = Broker()
+async def test_an_open_transaction_is_undone_when_the_connection_is_lost(broker: HeldBroker) -> None:
     client = await subscribed(broker)
     await produce(broker, "1")
     client.send(f"BEGIN\ntransaction:t\n\n\0ACK\nid:{client.one()[1]['ack']}\ntransaction:t\n\n\0".encode())
     client.lose()
-    assert broker.post.acknowledged == []
-    assert len(broker.post.queues["a"].waiting) == 1
-    assert broker.post.queues["a"].consumers == []
+    assert broker.record.acknowledged == []
+    assert broker.queues()["a"].waiting == 1
+    assert broker.queues()["a"].consumer_count == 0
 
 
-async def test_unsubscribing_inside_a_transaction_does_not_redeliver_what_it_acknowledged() -> None:
-    broker = Broker()
+async def test_unsubscribing_inside_a_transaction_does_not_redeliver_what_it_acknowledged(broker: HeldBroker) -> None:
     client = await subscribed(broker)
     await produce(broker, "1", "2")
     first = client.received()[0][1]["ack"]
     client.send(f"BEGIN\ntransaction:t\n\n\0ACK\nid:{first}\ntransaction:t\n\n\0UNSUBSCRIBE\nid:s\n\n\0".encode())
-    queue = broker.post.queues["a"]
-    assert [decode_content(reference.message).body for reference in queue.waiting] == [b"2"]
-    broker.post.dispatch()
+    queue = broker.queues()["a"]
+    assert [decode_content(message).body for message in broker.waiting("a")] == [b"2"]
+    await broker.settle()
     assert client.received() == [], "an ended subscription takes nothing more"
     client.send(b"COMMIT\ntransaction:t\n\n\0")
-    assert len(broker.post.acknowledged) == 1
-    assert queue.consumers == []
-    assert len(queue.waiting) == 1
+    assert len(broker.record.acknowledged) == 1
+    assert queue.consumer_count == 0
+    assert queue.waiting == 1
