@@ -168,7 +168,7 @@ class PageStore:
 
     def _remove_directory(self, directory: Path, error: StoreError | None) -> None:
         if error is None:
-            self._submit(partial(_remove_directory, self.files, directory))
+            self._submit(partial(remove_store, self.files, directory))
 
     def _delete(self, path: Path, error: StoreError | None) -> None:
         if error is None:
@@ -295,7 +295,7 @@ class PageStore:
             self.files.close(fd)
 
 
-def _remove_directory(files: Files, directory: Path) -> None:
+def remove_store(files: Files, directory: Path) -> None:
     """Delete a store's directory with what is ours in it; what is not keeps it."""
     if not is_directory(files, directory):
         return

@@ -10,17 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from pollux.errors import StoreError
-from pollux.store import behind
+from pollux.store import behind, volatile
 from pollux.store.appends import Appends
 from pollux.store.bindings import Bindings, Changes
 from pollux.store.checkpoint import index_of
@@ -53,8 +50,6 @@ logger = logging.getLogger(__name__)
 
 #: Ids carry the epoch above this bit, so that no life repeats one of another's.
 EPOCH_SHIFT = 44
-#: Where files go that must not outlive the process (persistence-enabled is false).
-VOLATILE = "volatile"
 #: Damaged places that are kept for the status; the log has all.
 _MOST_DAMAGE = 1000
 #: How long close() waits for the last checkpoint.
@@ -83,12 +78,7 @@ class Storage:
         """Take what :meth:`open` was given and has looked at; whoever wants a store calls that."""
         if not settings.persistence_enabled:
             # What does not fit in memory still goes to files, but to none that outlive this process.
-            settings = replace(
-                settings,
-                large_messages_directory=settings.large_messages_directory / VOLATILE,
-                paging_directory=settings.paging_directory / VOLATILE,
-                journal_datasync=False,
-            )
+            settings = volatile.apart(settings)
         self.settings = settings
         self.epoch = epoch
         self.files = files or FileOperations()
@@ -228,7 +218,7 @@ class Storage:
             raise StoreError("recover() was called twice")
         self._recovered = True
         if not self.settings.persistence_enabled:
-            await asyncio.to_thread(self._remove_volatile)
+            await asyncio.to_thread(volatile.remove, self.files, self.settings)
             self._journal = self._make_journal(None)
             return Recovered()
         began = time.perf_counter()
@@ -270,10 +260,6 @@ class Storage:
         logger.log(logging.INFO if damage.kind == "torn-tail" else logging.ERROR, "%s: %s", finder, damage)
         if len(self.damage) < _MOST_DAMAGE:
             self.damage.append(damage)
-
-    def _remove_volatile(self) -> None:
-        for directory in (self.settings.large_messages_directory, self.settings.paging_directory):
-            shutil.rmtree(directory, ignore_errors=True)
 
     def _make_journal(self, pool: SegmentPool | None) -> Journal:
         journal = Journal(
@@ -499,7 +485,7 @@ class Storage:
                     await asyncio.to_thread(self._file_threads.shutdown)
         self._file_threads.shutdown(wait=False)
         if not self.settings.persistence_enabled:
-            await asyncio.to_thread(self._remove_volatile)
+            await asyncio.to_thread(volatile.remove, self.files, self.settings)
 
 
 def _settle(future: asyncio.Future[None], error: StoreError | None) -> None:

@@ -15,10 +15,12 @@ from broker.store.promises import Found, Promises
 from harness.databases import DATABASES
 from harness.lossy_disk import LossyDisk
 from harness.memory_files import MemoryFiles
+from harness.store import message_of, opened, settings_in, stable
+from pollux.store.files import make_directories, replace_file
 from pollux.store.sql.files import SqlFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pollux.store.port import Files
     from pollux.store.sql.database import Database
@@ -88,3 +90,36 @@ async def prepared(files: Files, *, cleanly: bool) -> None:
         waiting = set(life.prepared)
         await life.end(cleanly=cleanly)
     assert len(waiting) == 1
+
+
+def below(files: Files, directory: Path) -> Iterator[Path]:
+    """All files in a directory and those below it."""
+    for entry in files.entries(directory):
+        path = directory / entry.name
+        yield from below(files, path) if entry.is_directory else [path]
+
+
+async def test_what_must_not_outlive_its_process_is_deleted_where_it_is() -> None:
+    """Breaks when files of a store without persistence are deleted past the port, at its start or at its end.
+
+    What a killed process left is there at the start; what is not ours stays.
+    """
+    files, settings = MemoryFiles(NOWHERE), settings_in(NOWHERE, persistence_enabled=False, page_size_bytes=2000)
+    large, pages = (NOWHERE / name / "volatile" for name in ("large", "paging"))
+    ours = [large / "17.msg", pages / "18" / "address.txt", pages / "18" / "0000000001.page"]
+    foreign = [large / "readme.txt", pages / "18" / "notes"]
+    for path in ours + foreign:
+        make_directories(files, path.parent)
+        replace_file(files, path, b"data")
+    async with opened(settings, files=files) as one:
+        assert sorted(below(files, NOWHERE)) == foreign
+        writer = one.storage.large.create()
+        writer.write(b"a body")
+        writer.finish()
+        paging = one.storage.pages.address("a")
+        for _ in range(50):
+            paging.append(message_of(one.storage, b"p" * 300, address="a", durable=False), [1])
+        await stable(one.storage)
+        written = {path.suffix for path in below(files, NOWHERE)} - {path.suffix for path in foreign}
+        assert written == {".msg", ".page"}
+    assert sorted(below(files, NOWHERE)) == foreign
