@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from pollux.cluster.replicas.follower import Following
+    from pollux.cluster.replicas.queue_replica import QueueReplica
 
 
 class Place(Site):
@@ -91,7 +91,7 @@ async def places(tmp_path: Path) -> AsyncIterator[tuple[Place, Place]]:
         assert place.office.failures == []
 
 
-async def replicate(source: Place, replica: Place) -> Following:
+async def replicate(source: Place, replica: Place) -> QueueReplica:
     await replica.replicas.replicate("orders", f"host:{source.port}", "copy")
     return replica.replicas.all["copy"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pollux.ha.active_passive import policy, promotion
 from pollux.ha.active_passive.grant import Grant
-from pollux.ha.active_passive.policy import Action, Opening, Serving, Waiting
+from pollux.ha.active_passive.policy import Action, PrimarySnapshot, PromotedSnapshot, StandbySnapshot
 from pollux.ha.active_passive.promotion import Answer, Candidate, Number, Proof, Record, Verdict
 from pollux.ha.active_passive.ready import Granted, ReadyLease
 from pollux.ha.active_passive.statuses import PRIMARY, Status, change
@@ -190,7 +190,7 @@ class Member:
             self.end_seen(now)
             self.left = ""
         complete = self.record is not None and self.record.complete
-        decided = policy.decide(Waiting(self.status, bool(self.follows), complete, self.ready), now)
+        decided = policy.decide(StandbySnapshot(self.status, bool(self.follows), complete, self.ready), now)
         if decided.status is not None:
             self.become(decided.status)
 
@@ -266,7 +266,7 @@ class Member:
     def open(self) -> None:
         """Serve, once nobody else does any more."""
         assert self.opens is not None
-        decided = policy.decide(Opening(self.opens, GRANT, self.grant.word), self.world.now)
+        decided = policy.decide(PromotedSnapshot(self.opens, GRANT, self.grant.word), self.world.now)
         if decided.action is Action.OPEN:
             self.opens = None
             self.expected = dict.fromkeys(self.expected, self.world.now)
@@ -320,7 +320,7 @@ class Member:
 
     def decided(self) -> policy.Decision:
         word = self.grant.word if self.world.without != "grant" else policy.FOR_EVER
-        return policy.decide(Serving(self.status, self.expected, BACKUP_TIMEOUT, word), self.world.now)
+        return policy.decide(PrimarySnapshot(self.status, self.expected, BACKUP_TIMEOUT, word), self.world.now)
 
     def may_lose(self, name: str) -> bool:
         """Whether a backup that is silent is certainly ready no more, and was not promoted while it was."""

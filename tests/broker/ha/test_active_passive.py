@@ -7,7 +7,15 @@ from itertools import product
 import pytest
 
 from pollux.ha.active_passive.grant import Grant, Word
-from pollux.ha.active_passive.policy import FOR_EVER, Action, Decision, Opening, Serving, Waiting, decide
+from pollux.ha.active_passive.policy import (
+    FOR_EVER,
+    Action,
+    Decision,
+    PrimarySnapshot,
+    PromotedSnapshot,
+    StandbySnapshot,
+    decide,
+)
 from pollux.ha.active_passive.promotion import (
     Answer,
     Candidate,
@@ -173,19 +181,19 @@ def test_only_a_primary_is_demoted() -> None:
 @pytest.mark.parametrize(
     ("member", "becomes"),
     [
-        (Waiting(Status.JOINING, follows=False, complete=True, ready=False), None),
-        (Waiting(Status.JOINING, follows=True, complete=False, ready=False), Status.CATCHUP),
-        (Waiting(Status.CATCHUP, follows=True, complete=False, ready=False), None),
-        (Waiting(Status.CATCHUP, follows=True, complete=True, ready=False), None),
-        (Waiting(Status.CATCHUP, follows=True, complete=True, ready=True), Status.READY),
-        (Waiting(Status.CATCHUP, follows=False, complete=False, ready=False), Status.JOINING),
-        (Waiting(Status.READY, follows=True, complete=True, ready=True), None),
-        (Waiting(Status.READY, follows=False, complete=True, ready=True), None),
-        (Waiting(Status.READY, follows=False, complete=True, ready=False), Status.CATCHUP),
-        (Waiting(Status.READY, follows=True, complete=False, ready=True), Status.CATCHUP),
+        (StandbySnapshot(Status.JOINING, follows=False, complete=True, ready=False), None),
+        (StandbySnapshot(Status.JOINING, follows=True, complete=False, ready=False), Status.CATCHUP),
+        (StandbySnapshot(Status.CATCHUP, follows=True, complete=False, ready=False), None),
+        (StandbySnapshot(Status.CATCHUP, follows=True, complete=True, ready=False), None),
+        (StandbySnapshot(Status.CATCHUP, follows=True, complete=True, ready=True), Status.READY),
+        (StandbySnapshot(Status.CATCHUP, follows=False, complete=False, ready=False), Status.JOINING),
+        (StandbySnapshot(Status.READY, follows=True, complete=True, ready=True), None),
+        (StandbySnapshot(Status.READY, follows=False, complete=True, ready=True), None),
+        (StandbySnapshot(Status.READY, follows=False, complete=True, ready=False), Status.CATCHUP),
+        (StandbySnapshot(Status.READY, follows=True, complete=False, ready=True), Status.CATCHUP),
     ],
 )
-def test_a_waiting_member_goes_on(member: Waiting, becomes: Status | None) -> None:
+def test_a_waiting_member_goes_on(member: StandbySnapshot, becomes: Status | None) -> None:
     found = decide(member, 0.0)
     assert found.status is becomes
     if becomes is not None:
@@ -195,32 +203,32 @@ def test_a_waiting_member_goes_on(member: Waiting, becomes: Status | None) -> No
 def test_recovering_ends_by_progress_and_not_by_connection() -> None:
     """Qpid's never ends with a backup that is connected and slow (test_expected_backup_timeout)."""
     seen = {A: 100.0, C: 104.0}
-    member = Serving(Status.RECOVERING, seen, 10.0)
+    member = PrimarySnapshot(Status.RECOVERING, seen, 10.0)
     assert decide(member, 109.0).action is Action.NOTHING
     found = decide(member, 110.0)
     assert found.action is Action.GIVE_UP
     assert found.members == {A}
     assert "a:5672 came no nearer for 10 s" in found.reason
-    assert decide(Serving(Status.RECOVERING, {}, 10.0), 110.0).status is Status.ACTIVE
-    assert decide(Serving(Status.ACTIVE, {}, 10.0), 110.0) == Decision(Action.NOTHING)
+    assert decide(PrimarySnapshot(Status.RECOVERING, {}, 10.0), 110.0).status is Status.ACTIVE
+    assert decide(PrimarySnapshot(Status.ACTIVE, {}, 10.0), 110.0) == Decision(Action.NOTHING)
 
 
 @pytest.mark.parametrize("status", sorted(PRIMARY))
 def test_a_primary_that_lost_its_grant_fences_itself(status: Status) -> None:
-    member = Serving(status, {A: 100.0}, 10.0, Word(100.0, 105.0))
+    member = PrimarySnapshot(status, {A: 100.0}, 10.0, Word(100.0, 105.0))
     assert decide(member, 104.9).action is Action.NOTHING
     assert decide(member, 105.0).action is Action.FENCE
 
 
 def test_an_expected_backup_is_given_up_by_a_word_of_later_than_it_could_be_promoted() -> None:
-    late = Serving(Status.RECOVERING, {A: 100.0}, 10.0, Word(109.0, 115.0))
+    late = PrimarySnapshot(Status.RECOVERING, {A: 100.0}, 10.0, Word(109.0, 115.0))
     assert decide(late, 112.0).action is Action.NOTHING
     assert decide(late._replace(word=Word(110.0, 116.0)), 112.0).action is Action.GIVE_UP
 
 
 def test_a_promoted_one_serves_when_no_older_grant_can_be_left() -> None:
     """Then only if it is still wanted; whom nobody wants for long gives up."""
-    member = Opening(100.0, 10.0, Word(95.0, 98.0))
+    member = PromotedSnapshot(100.0, 10.0, Word(95.0, 98.0))
     assert decide(member._replace(word=Word(99.0, 103.0)), 99.9).action is Action.NOTHING
     assert decide(member._replace(word=Word(99.0, 103.0)), 100.0).action is Action.OPEN
     assert decide(member._replace(word=FOR_EVER), 100.0).action is Action.OPEN

@@ -13,12 +13,12 @@ from pollux.client import frames
 from pollux.config.acceptors import Endpoint
 from pollux.ha.active_passive import primary as module
 from pollux.ha.active_passive.amqp_away import redirection
-from pollux.ha.active_passive.follower import Following
 from pollux.ha.active_passive.primary import Backups, Primary
 from pollux.ha.active_passive.promoter import Promoter
 from pollux.ha.active_passive.promotion import Answer, Number, Proof, Record, Why
 from pollux.ha.active_passive.ready import MARGIN, Granted
 from pollux.ha.active_passive.settings import Settings
+from pollux.ha.active_passive.standby import Standby
 from pollux.ha.active_passive.statuses import Status
 from pollux.ha.active_passive.turned_away import farewell, protocol_of
 from pollux.ha.copies import local
@@ -190,9 +190,9 @@ def test_a_primary_whose_grant_is_over_confirms_nothing_more(tmp_path: Path, mon
 
 def test_a_promotion_is_judged_by_what_is_on_the_disk(tmp_path: Path) -> None:
     """The primary raised the number of its heirs' data after this one had become ready: nobody told the rest of it."""
-    following = Following({"journal": tmp_path}, settings(), lambda work: work.close())
+    standby = Standby({"journal": tmp_path}, settings(), lambda work: work.close())
     local.write(tmp_path, LocalState(NODE, 1, 1, complete=True, replica=True, primary=THERE, heirs=(HERE, THERE)))
-    asyncio.run(following.read())
+    asyncio.run(standby.read())
     local.write(tmp_path, LocalState(NODE, 2, 1, complete=True, replica=True, primary=THERE, heirs=(HERE,)))
     follow: Any = SimpleNamespace(hold=lambda: asyncio.sleep(0), again=lambda: None)
     other = Record(NODE, Number(1, 2), complete=True, primary=THERE, heirs=frozenset({HERE}))
@@ -201,25 +201,25 @@ def test_a_promotion_is_judged_by_what_is_on_the_disk(tmp_path: Path) -> None:
         return [Answer(THERE, Status.JOINING, other)]
 
     primary = Primary(tmp_path, 60.0, lambda _: None)
-    promoter = Promoter({"journal": tmp_path}, HERE, "here", following, primary, min_in_sync=0, ask_others=others)
+    promoter = Promoter({"journal": tmp_path}, HERE, "here", standby, primary, min_in_sync=0, ask_others=others)
     verdict = asyncio.run(promoter.judged(Status.JOINING, Proof(), follow))
     assert verdict.why is Why.PROMOTED, verdict.reason
 
 
 def test_a_backup_asks_whether_it_counts_as_soon_as_its_copy_is_complete(tmp_path: Path) -> None:
     """Breaks when it waits for its next turn: a second in which nobody may promote it."""
-    following = Following({"journal": tmp_path}, settings(heartbeat=60.0), lambda work: work.close())
+    standby = Standby({"journal": tmp_path}, settings(heartbeat=60.0), lambda work: work.close())
     sent: list[bytes] = []
     conversation: Any = SimpleNamespace(
         open=lambda *_, **__: 1, credit=lambda _: 1, send=lambda _, payload: sent.append(payload)
     )
-    following.linked(conversation)
-    following.ask(100.0)
-    following.ask(100.1)
+    standby.linked(conversation)
+    standby.ask(100.0)
+    standby.ask(100.1)
     assert len(sent) == 1
     local.write(tmp_path, LocalState(NODE, 1, 1, complete=True, replica=True, primary=THERE, heirs=(HERE, THERE)))
-    asyncio.run(following.synced())
-    following.ask(100.2)
+    asyncio.run(standby.synced())
+    standby.ask(100.2)
     assert len(sent) == 2
 
 
@@ -241,22 +241,22 @@ async def test_what_was_read_before_the_copy_changed_is_not_what_is_known_after_
         return found
 
     monkeypatch.setattr(local, "read", slowly)
-    following = Following({"journal": tmp_path}, settings(), lambda work: work.close())
+    standby = Standby({"journal": tmp_path}, settings(), lambda work: work.close())
     local.write(tmp_path, before)
-    asked = asyncio.create_task(following.read())
+    asked = asyncio.create_task(standby.read())
     assert await asyncio.to_thread(has_read.wait, 30)
     local.write(tmp_path, after)
     if change == "begun":
-        following.accepted({"address": THERE, "epoch": 1})
+        standby.accepted({"address": THERE, "epoch": 1})
     else:
-        synced = asyncio.create_task(following.synced())
+        synced = asyncio.create_task(standby.synced())
         await asyncio.wait([synced], timeout=0.1)  # it would be over
     go.set()
     await asked
     if change == "complete":
         await synced
-    assert following.record is not None
-    assert following.record.complete is after.complete
+    assert standby.record is not None
+    assert standby.record.complete is after.complete
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from pollux.ha.active_passive.activation import ActivePassiveActivation
 from pollux.ha.active_passive.grant import Grant
-from pollux.ha.active_passive.policy import UNCONFIRMED, Waiting
+from pollux.ha.active_passive.policy import UNCONFIRMED, StandbySnapshot
 from pollux.ha.active_passive.statuses import Status
 from pollux.ha.lease import Lease, boot_clock
 from pollux.ha.machine import Machine, Phase
@@ -28,10 +28,10 @@ def backup() -> Any:
     made.status = Status.READY
     made._opening, made._promoting, made._prefetch = None, asyncio.Lock(), None
     made._heard = lambda _: None
-    made._following = SimpleNamespace(
+    made._standby = SimpleNamespace(
         ask=lambda _: None,
         accepted=lambda _: None,
-        snapshot=lambda status, _: Waiting(status, follows=True, complete=False, ready=True),
+        snapshot=lambda status, _: StandbySnapshot(status, follows=True, complete=False, ready=True),
     )
     return made
 

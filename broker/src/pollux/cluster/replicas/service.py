@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from pollux.cluster.connector import ClusterConnector
 from pollux.cluster.replicas.feed import PURPOSE, Feeds, stable
-from pollux.cluster.replicas.follower import Following
+from pollux.cluster.replicas.queue_replica import QueueReplica
 from pollux.config.acceptors import Endpoint
 from pollux.config.active_passive import connector_of, parse_url
 from pollux.errors import InvalidRequestError, PolluxError
@@ -58,7 +58,7 @@ class Replicas:
     ) -> None:
         """``post`` was restored; ``node`` is this node's id, ``hub`` by what it connects."""
         self.feeds = Feeds(configuration.name, node, post)
-        self.all: dict[str, Following] = {}
+        self.all: dict[str, QueueReplica] = {}
         self._configuration = configuration
         self._pause = given.link_maintenance_interval
         self._post = post
@@ -80,8 +80,8 @@ class Replicas:
     def _queue(self, name: str) -> Queue:
         return self._post.create_queue(QueueSpec(name, name, routing_type=RoutingType.ANYCAST, auto_delete=False))
 
-    def _make(self, queue: Queue, kept: Replica) -> Following:
-        following = Following(
+    def _make(self, queue: Queue, kept: Replica) -> QueueReplica:
+        replica = QueueReplica(
             self._post,
             queue,
             kept.queue,
@@ -92,8 +92,8 @@ class Replicas:
             pause=self._pause,
         )
         self._post.address_manager.make_replica(queue, kept.words)
-        self.all[queue.name] = following
-        return following
+        self.all[queue.name] = replica
+        return replica
 
     def _endpoints(self, source: str) -> list[Endpoint]:
         """Return where the source may be. Raises InvalidRequestError."""
@@ -117,25 +117,25 @@ class Replicas:
 
     def start(self) -> None:
         """Follow from now on."""
-        for following in self.all.values():
-            following.start()
+        for replica in self.all.values():
+            replica.start()
         self._task = self._post.loop.create_task(self._look())
 
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(_LOOK)
-            for name, following in list(self.all.items()):
-                if self._post.space.queue(name) is not following.queue:
+            for name, replica in list(self.all.items()):
+                if self._post.space.queue(name) is not replica.queue:
                     await self._end(name)
                 else:
-                    self._post.cooling.cool(following.queue)
+                    self._post.cooling.cool(replica.queue)
 
     async def stop(self) -> None:
         """Follow and feed nothing any more."""
         if self._task is not None:
             self._task.cancel()
-        for following in self.all.values():
-            await following.stop()
+        for replica in self.all.values():
+            await replica.stop()
         self.feeds.stop()
 
     # -- what is asked
@@ -164,28 +164,28 @@ class Replicas:
             raise InvalidRequestError(f"queue {name!r} has {found.consumer_count} consumers")
         elif not found.durable or found.spec.internal:
             raise InvalidRequestError(f"queue {name!r} is not durable, or the broker's own")
-        following = self._make(found, kept)
+        replica = self._make(found, kept)
         self._post.storage.put(RECORD, name, _encode(kept))
         await stable(self._post)
         event(logger, logging.INFO, "replica made", queue=name, source=kept.words)
-        following.start()
-        return following.describe()
+        replica.start()
+        return replica.describe()
 
     async def detach(self, name: str) -> dict[str, Any]:
         """Have a replica be a queue like others, with what it has. Raises InvalidRequestError."""
-        following = self.all.get(name)
-        if following is None:
+        replica = self.all.get(name)
+        if replica is None:
             raise InvalidRequestError(f"queue {name!r} is no replica")
         await self._end(name)
-        self._post.address_manager.make_replica(following.queue, "")
+        self._post.address_manager.make_replica(replica.queue, "")
         await stable(self._post)
-        return {"name": name, "messages": self._post.message_count(following.queue)}
+        return {"name": name, "messages": self._post.message_count(replica.queue)}
 
     async def _end(self, name: str) -> None:
-        following = self.all.pop(name)
-        await following.stop()
+        replica = self.all.pop(name)
+        await replica.stop()
         self._post.storage.put(RECORD, name, None)
-        event(logger, logging.INFO, "replica is none any more", queue=name, source=following.queue.replica_of)
+        event(logger, logging.INFO, "replica is none any more", queue=name, source=replica.queue.replica_of)
 
     def describe(self) -> dict[str, Any]:
         """Return what management shows."""

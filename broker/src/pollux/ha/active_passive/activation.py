@@ -23,13 +23,13 @@ from pollux.errors import InvalidRequestError, PolluxError
 from pollux.ha.activation import history_view
 from pollux.ha.active_passive import levels
 from pollux.ha.active_passive.answers import Answers
-from pollux.ha.active_passive.follower import Following, record_of
-from pollux.ha.active_passive.policy import UNCONFIRMED, UNWANTED, Action, Opening, Serving, decide
+from pollux.ha.active_passive.policy import UNCONFIRMED, UNWANTED, Action, PrimarySnapshot, PromotedSnapshot, decide
 from pollux.ha.active_passive.primary import Backups, Primary
 from pollux.ha.active_passive.promoter import Promoter
 from pollux.ha.active_passive.promotion import Proof, Why, judge_demotion, promoted_since
 from pollux.ha.active_passive.questions import OtherMembers, answer_content
 from pollux.ha.active_passive.settings import settings_of
+from pollux.ha.active_passive.standby import Standby, record_of
 from pollux.ha.active_passive.statuses import PRIMARY, Status, change
 from pollux.ha.active_passive.views import cluster_view, few_copies, kept_view, own_view, verdict_view
 from pollux.ha.active_passive.virtual_address import VirtualAddress
@@ -80,7 +80,7 @@ class ActivePassiveActivation(CopyingActivation):
         super().__init__(host, "peer")
         self.settings = settings_of(host.configuration)
         self.status = Status.STANDALONE
-        self._following = Following(self.roots, self.settings, self._do)
+        self._standby = Standby(self.roots, self.settings, self._do)
         lease, grant = max(self.settings.lease, STANDS_STILL), self.settings.grant
         self._address = VirtualAddress(self.settings.virtual_address)
         self._primary = Primary(self.roots["journal"], lease, self.fence, grant)
@@ -99,7 +99,7 @@ class ActivePassiveActivation(CopyingActivation):
             self.roots,
             self.settings.me,
             self.me.name,
-            self._following,
+            self._standby,
             self._primary,
             min_in_sync=self.settings.min_in_sync,
             ask_others=lambda off: self._others.ask(off=off),
@@ -137,7 +137,7 @@ class ActivePassiveActivation(CopyingActivation):
         self.hub.purposes[PURPOSE] = self._backups.open
         self.hub.purposes |= Answers(self, self._backups, self.settings.others, self._do).purposes
         self._others = OtherMembers(self.hub, given)
-        await self._following.read()
+        await self._standby.read()
         tls = await asyncio.to_thread(server_tls, given.tls) if given.tls is not None else None
         context = tls.context if tls is not None else None
         self._port = WaitingPort(self.hub, given, context, self._host.security, primary=self._serves_clients)
@@ -152,7 +152,7 @@ class ActivePassiveActivation(CopyingActivation):
             on_synced=self._synced,
             on_lost=self._live_lost,
             on_refused=lambda *_: None,
-            on_link=self._following.linked,
+            on_link=self._standby.linked,
             pieces=self.pieces,
         )
         self._joined = True
@@ -195,15 +195,15 @@ class ActivePassiveActivation(CopyingActivation):
         return self._opening is None and self.status not in PRIMARY and not self._promoting.locked()
 
     def _wait(self, now: float) -> None:
-        self._following.ask(now)
-        decided = decide(self._following.snapshot(self.status, now), now)
+        self._standby.ask(now)
+        decided = decide(self._standby.snapshot(self.status, now), now)
         if decided.status is not None:
             self._become(decided.status, decided.reason)
 
     async def _open(self, right: Right, at: float, now: float) -> None:
         """Serve, once nobody else may any more, as long as the resource manager still wants it."""
         grant = self._primary.grant
-        decided = decide(Opening(at, max(grant.seconds, PATIENCE), grant.word), now)
+        decided = decide(PromotedSnapshot(at, max(grant.seconds, PATIENCE), grant.word), now)
         if decided.action is Action.FENCE:
             self._opening = None
             self._begin_anew(decided.reason)
@@ -217,8 +217,8 @@ class ActivePassiveActivation(CopyingActivation):
     def _serve(self, now: float) -> None:
         if self._primary.right is None or self.machine.phase not in (Phase.ACTIVATING, Phase.LIVE):
             return
-        serving = Serving(self.status, self._backups.expected, self.settings.grace, self._primary.grant.word)
-        decided = decide(serving, now)
+        primary = PrimarySnapshot(self.status, self._backups.expected, self.settings.grace, self._primary.grant.word)
+        decided = decide(primary, now)
         if decided.action is Action.FENCE:
             self.fence(decided.reason)
             return
@@ -229,7 +229,7 @@ class ActivePassiveActivation(CopyingActivation):
         if not self._serves.is_set():
             return
         self._backups.look(now)
-        decided = decide(serving, now)
+        decided = decide(primary, now)
         if decided.action is Action.GIVE_UP and not self._giving_up:
             self._giving_up = True
             self._do(self._give_up(decided.members, decided.reason))
@@ -257,12 +257,12 @@ class ActivePassiveActivation(CopyingActivation):
     def _record(self) -> Record | None:
         """Return what this member says of its data; of a primary it is what it has written last."""
         state = self._primary.state
-        return record_of(state)._replace(complete=True) if state is not None else self._following.record
+        return record_of(state)._replace(complete=True) if state is not None else self._standby.record
 
     async def own_status(self) -> dict[str, Any]:
         """Return what this member says of itself, and of its data as it is on the disk now. Raises StoreError."""
         if self._primary.state is None:
-            await self._following.read()
+            await self._standby.read()
         return answer_content(self.status, self._record)
 
     def _superseded(self) -> str:
@@ -283,13 +283,13 @@ class ActivePassiveActivation(CopyingActivation):
 
     def heard_of(self, member: str, epoch: int) -> None:
         """Follow it at once: whoever is followed or tried now may be a machine without power, which says nothing."""
-        if self._joined and self._waits() and self._following.is_behind(epoch):
+        if self._joined and self._waits() and self._standby.is_behind(epoch):
             self._follow.turn(self.settings.others[member])
 
     def _accepted(self, content: dict[str, Any]) -> None:
         self._live = content
         self._heard(content)
-        self._following.accepted(content)
+        self._standby.accepted(content)
         if self.machine.phase in STANDBY and self._waits():
             # At once: the primary is active when we have everything again, and whoever looks then must not see us ready
             # by the word of the one before.
@@ -297,12 +297,12 @@ class ActivePassiveActivation(CopyingActivation):
         self._stop_prefetch()
 
     def _synced(self, _state: LocalState) -> None:
-        self._do(self._following.synced())
+        self._do(self._standby.synced())
         self._start_prefetch(lambda: None)
 
     def _live_lost(self, code: str, _reason: str) -> None:
         self._live = None
-        self._following.lost(code)
+        self._standby.lost(code)
 
     # -- the resource manager's words
 
@@ -477,7 +477,7 @@ class ActivePassiveActivation(CopyingActivation):
     def view(self) -> dict[str, Any]:
         """Return what the status shows: where this broker is and why, and who has copies."""
         now = boot_clock()
-        left = self._following.ready.left(now) if self.status not in PRIMARY else None
+        left = self._standby.ready.left(now) if self.status not in PRIMARY else None
         own = own_view(self.status, self._record, self._backups.expected, left, self._primary.grant.left_ms(now), now)
         return {**super().view(), "active_passive": {**own, "virtual_address": self._address.view()}}
 

@@ -31,7 +31,7 @@ class Action(Enum):
     FENCE = "fence"
 
 
-class Waiting(NamedTuple):
+class StandbySnapshot(NamedTuple):
     """A member that waits. ``follows``: a primary copies to it. ``complete``: it has the primary's mark.
 
     ``ready``: its lease of ready holds.
@@ -47,7 +47,7 @@ class Waiting(NamedTuple):
 FOR_EVER = Word(None, None)
 
 
-class Opening(NamedTuple):
+class PromotedSnapshot(NamedTuple):
     """A member that is promoted, while another one may still serve by an older grant: until ``at``."""
 
     at: float
@@ -55,7 +55,7 @@ class Opening(NamedTuple):
     word: Word
 
 
-class Serving(NamedTuple):
+class PrimarySnapshot(NamedTuple):
     """A primary. ``expected``: backups that are waited for, and when each was last seen to come nearer."""
 
     status: Status
@@ -76,14 +76,14 @@ class Decision(NamedTuple):
 _NOTHING = Decision(Action.NOTHING)
 
 
-def decide(snapshot: Waiting | Opening | Serving, now: float) -> Decision:
+def decide(snapshot: StandbySnapshot | PromotedSnapshot | PrimarySnapshot, now: float) -> Decision:
     """Return what the member does now."""
-    if isinstance(snapshot, Waiting):
+    if isinstance(snapshot, StandbySnapshot):
         return _waits(snapshot)
-    return _opens(snapshot, now) if isinstance(snapshot, Opening) else _serves(snapshot, now)
+    return _opens(snapshot, now) if isinstance(snapshot, PromotedSnapshot) else _serves(snapshot, now)
 
 
-def _waits(member: Waiting) -> Decision:
+def _waits(member: StandbySnapshot) -> Decision:
     if member.status is Status.JOINING and member.follows:
         return Decision(Action.BECOME, "a primary copies to this broker", Status.CATCHUP)
     if member.status is Status.CATCHUP and member.follows and member.complete and member.ready:
@@ -105,7 +105,7 @@ UNCONFIRMED = "it was told to stop while too few backups had copies: what was no
 _UNWANTED = Decision(Action.FENCE, UNWANTED)
 
 
-def _opens(member: Opening, now: float) -> Decision:
+def _opens(member: PromotedSnapshot, now: float) -> Decision:
     if now < member.at:
         return _NOTHING
     if member.word.until is None or now < member.word.until:
@@ -113,7 +113,7 @@ def _opens(member: Opening, now: float) -> Decision:
     return _UNWANTED if now >= member.at + member.patience else _NOTHING
 
 
-def _serves(member: Serving, now: float) -> Decision:
+def _serves(member: PrimarySnapshot, now: float) -> Decision:
     at, until = member.word
     if until is not None and now >= until:
         return _UNWANTED

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Mapping
     from pathlib import Path
 
-    from pollux.ha.active_passive.follower import Following
     from pollux.ha.active_passive.primary import Primary
     from pollux.ha.active_passive.promotion import Answer, Proof, Verdict
+    from pollux.ha.active_passive.standby import Standby
     from pollux.ha.active_passive.statuses import Status
     from pollux.ha.copies.follow_loop import FollowLoop
 
@@ -35,7 +35,7 @@ class Promoter:
         roots: Mapping[str, Path],
         me: str,
         name: str,
-        following: Following,
+        standby: Standby,
         primary: Primary,
         *,
         min_in_sync: int,
@@ -48,7 +48,7 @@ class Promoter:
         self._roots = roots
         self._me = me
         self._name = name
-        self._following = following
+        self._standby = standby
         self._primary = primary
         self._ask_others = ask_others
 
@@ -56,14 +56,14 @@ class Promoter:
         """Return whether this member may serve; if it may, nobody is followed any more. Raises StoreError."""
         answers = await self._ask_others(proof.fenced)
         # A primary raises the number of its heirs' data on their disks, without a word to the rest of them.
-        await self._following.read()
+        await self._standby.read()
         if (verdict := judge(self._candidate(status), answers, proof)).why is not Why.PROMOTED:
             return verdict  # and it goes on following whom it follows
         # From here on nobody writes to our data, so what is judged is what is served.
         await follow.hold()
         taken = False
         try:
-            await self._following.read()
+            await self._standby.read()
             verdict = judge(self._candidate(status), answers, proof)
             taken = verdict.why is Why.PROMOTED
             return verdict
@@ -72,16 +72,16 @@ class Promoter:
                 follow.again()
 
     def _candidate(self, status: Status) -> Candidate:
-        following = self._following
-        ready = following.ready.held(boot_clock())
-        return Candidate(self._me, status, following.record, ready, self._min_in_sync)
+        standby = self._standby
+        ready = standby.ready.held(boot_clock())
+        return Candidate(self._me, status, standby.record, ready, self._min_in_sync)
 
     async def take(self, verdict: Verdict) -> Right:
         """Have the new epoch, and the heirs that are waited for, on this disk. Raises OSError, StoreError."""
         began = boot_clock()
         state = await asyncio.to_thread(local.read, self._roots["journal"])
         if state is None:
-            record = self._following.record
+            record = self._standby.record
             node_id = record.node_id if record is not None else uuid.uuid4().hex
             state = LocalState(node_id, 0, 0, complete=True, replica=False)
         self.received = state.primary not in ("", self._me)

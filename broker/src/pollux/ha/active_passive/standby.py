@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from pollux.cluster.votes import HANDED_OVER
-from pollux.ha.active_passive.policy import Waiting
+from pollux.ha.active_passive.policy import StandbySnapshot
 from pollux.ha.active_passive.promotion import Number, Record
 from pollux.ha.active_passive.questions import ReadyAsker
 from pollux.ha.active_passive.ready import ReadyLease
@@ -37,7 +37,7 @@ def record_of(state: LocalState) -> Record:
     return Record(state.node_id, number, state.complete, state.primary, frozenset(state.heirs))
 
 
-class Following:
+class Standby:
     """Hold what a waiting member knows. ``record`` None: it has no data. Everything is called in the loop."""
 
     def __init__(
@@ -92,10 +92,10 @@ class Following:
         self._asked_at = 0.0
         await self.read()
 
-    def snapshot(self, status: Status, now: float) -> Waiting:
+    def snapshot(self, status: Status, now: float) -> StandbySnapshot:
         """Return what is decided by."""
         complete = self.record is not None and self.record.complete
-        return Waiting(status, self._primary is not None, complete, self.ready.held(now))
+        return StandbySnapshot(status, self._primary is not None, complete, self.ready.held(now))
 
     # -- the words of whoever looks for a primary
 

@@ -105,7 +105,7 @@ class _Session:
             self.opened.set_result(None)
 
 
-class Following(Reconnection):
+class QueueReplica(Reconnection):
     """One replica of this broker. All methods are called in the loop's thread."""
 
     logger = logger
