@@ -1,6 +1,6 @@
 """Faults of hosts that have each other's backups, under traffic: whoever serves a node is found by its node id.
 
-A node may be served at home or in any slot of another host, so all of these places are watched all the time: no node
+A node may be served at home or in any slot of another host, so all of these slots are watched all the time: no node
 has two lives, and each is served again after every fault, as long as a host is left. One ledger judges the traffic.
 """
 
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
 #: As the scenario's inventory has them.
 CLIENTS, MANAGEMENT, OFFSET, SLOTS = 61616, 8161, 100, 2
 RUN, PROGRAM = "/opt/pollux/run", "/opt/pollux/bin/pollux"
-#: Seconds between two looks at a place, and what each wait may take.
+#: Seconds between two looks at a slot, and what each wait may take.
 _LOOK, LIMIT = 0.25, 90.0
 #: Seconds between two batches of a producer: hosts that recover need the processor too.
 _PAUSE = 0.5
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a life may be: slot 0 is a host's own live."""
+class Slot:
+    """Where a life may be on a host: number 0 is for the host's own live."""
 
     host: str
-    slot: int
+    number: int
 
     def __str__(self) -> str:
-        return f"{self.host}, slot {self.slot}"
+        return f"{self.host}, slot {self.number}"
 
 
 @dataclass(frozen=True)
 class Stay:
-    """From when until when a place certainly served a node, seconds: from the first answer to the last question."""
+    """From when until when a slot certainly served a node, seconds: from the first answer to the last question."""
 
     node: str
     epoch: int | None
@@ -60,7 +60,7 @@ class Stay:
 
 
 def stays_after(stays: Sequence[Stay], seen: Seen, asked: float, answered: float) -> tuple[Stay, ...]:
-    """Return a place's stays after one more look at it: who says the same epoch again served all the time between."""
+    """Return a slot's stays after one more look at it: who says the same epoch again served all the time between."""
     if not seen.live:
         # Whatever it serves from now on is another stay.
         return (*stays, Stay("", None, answered, answered)) if stays and stays[-1].node else tuple(stays)
@@ -69,38 +69,36 @@ def stays_after(stays: Sequence[Stay], seen: Seen, asked: float, answered: float
     return (*stays, Stay(seen.node, seen.epoch, answered, answered))
 
 
-def two_lives(stays: Mapping[Place, Sequence[Stay]]) -> str:
-    """Return which node was served at two places at once; empty: none."""
-    every = [(place, stay) for place, found in stays.items() for stay in found if stay.node]
-    for (place, one), (other, two) in combinations(every, 2):
-        if one.node == two.node and place != other and max(one.since, two.since) < min(one.until, two.until):
-            return f"node {one.node} was served at {place} and at {other} at once"
+def two_lives(stays: Mapping[Slot, Sequence[Stay]]) -> str:
+    """Return which node was served at two slots at once; empty: none."""
+    every = [(slot, stay) for slot, found in stays.items() for stay in found if stay.node]
+    for (slot, one), (other, two) in combinations(every, 2):
+        if one.node == two.node and slot != other and max(one.since, two.since) < min(one.until, two.until):
+            return f"node {one.node} was served at {slot} and at {other} at once"
     return ""
 
 
 class Watch(threading.Thread):
-    """Looks at all places, again and again, and keeps what each look saw last."""
+    """Looks at all slots, again and again, and keeps what each look saw last."""
 
     def __init__(self, hosts: Mapping[str, Host], user: str, password: str) -> None:
         super().__init__(daemon=True)
         self.addresses = {name: host.address() for name, host in hosts.items()}
-        self.places = {
-            place: self._member(place) for place in (Place(name, n) for name in hosts for n in range(SLOTS + 1))
-        }
-        self._manifest = Manifest(tuple(self.places.values()), user, password)
+        self.slots = {slot: self._member(slot) for slot in (Slot(name, n) for name in hosts for n in range(SLOTS + 1))}
+        self._manifest = Manifest(tuple(self.slots.values()), user, password)
         self._ending = threading.Event()
-        self._stays: dict[Place, tuple[Stay, ...]] = {}
-        self.seen: dict[Place, Seen] = {}
+        self._stays: dict[Slot, tuple[Stay, ...]] = {}
+        self.seen: dict[Slot, Seen] = {}
         #: What must never be.
         self.broken = ""
 
-    def _member(self, place: Place) -> Member:
-        address, shift = self.addresses[place.host], place.slot * OFFSET
-        return Member(str(place), "", (), f"http://{address}:{MANAGEMENT + shift}", None, ("true",))
+    def _member(self, slot: Slot) -> Member:
+        address, shift = self.addresses[slot.host], slot.number * OFFSET
+        return Member(str(slot), "", (), f"http://{address}:{MANAGEMENT + shift}", None, ("true",))
 
-    def clients(self, place: Place) -> tuple[str, int]:
+    def clients(self, slot: Slot) -> tuple[str, int]:
         """Return where clients connect to a life."""
-        return self.addresses[place.host], CLIENTS + place.slot * OFFSET
+        return self.addresses[slot.host], CLIENTS + slot.number * OFFSET
 
     def run(self) -> None:
         """Look until told to end."""
@@ -108,15 +106,15 @@ class Watch(threading.Thread):
 
     async def _run(self) -> None:
         async with Members(self._manifest, self._manifest.user, self._manifest.password) as members:
-            await asyncio.gather(*(self._look(members, place) for place in self.places))
+            await asyncio.gather(*(self._look(members, slot) for slot in self.slots))
 
-    async def _look(self, members: Members, place: Place) -> None:
+    async def _look(self, members: Members, slot: Slot) -> None:
         # Each by itself: a host without power does not answer for seconds.
         while not self._ending.is_set():
             asked = time.monotonic()
-            seen = await members.look(self.places[place])
-            self._stays[place] = stays_after(self._stays.get(place, ()), seen, asked, time.monotonic())
-            self.seen[place] = seen
+            seen = await members.look(self.slots[slot])
+            self._stays[slot] = stays_after(self._stays.get(slot, ()), seen, asked, time.monotonic())
+            self.seen[slot] = seen
             self.broken = self.broken or two_lives(self._stays)
             await asyncio.sleep(_LOOK)
 
@@ -125,14 +123,14 @@ class Watch(threading.Thread):
         self._ending.set()
         self.join(10)
 
-    def serving(self, node: str) -> Place | None:
+    def serving(self, node: str) -> Slot | None:
         """Return where a node is served: by the latest epoch, as a host without power is silent for a while first."""
-        found = {place: seen.epoch or 0 for place, seen in list(self.seen.items()) if seen.live and seen.node == node}
+        found = {slot: seen.epoch or 0 for slot, seen in list(self.seen.items()) if seen.live and seen.node == node}
         return max(found, key=found.__getitem__, default=None)
 
-    def waiting(self, node: str) -> list[Place]:
+    def waiting(self, node: str) -> list[Slot]:
         """Return where lives wait to take a node over."""
-        return [place for place, seen in list(self.seen.items()) if seen.state == "ready" and seen.node == node]
+        return [slot for slot, seen in list(self.seen.items()) if seen.state == "ready" and seen.node == node]
 
     def messages(self) -> int | None:
         """Return how many messages wait in all nodes; None: one of them does not say."""
@@ -140,7 +138,7 @@ class Watch(threading.Thread):
 
     async def _messages(self) -> int | None:
         async with Members(self._manifest, self._manifest.user, self._manifest.password) as members:
-            live = [self.places[place] for place, seen in list(self.seen.items()) if seen.live]
+            live = [self.slots[slot] for slot, seen in list(self.seen.items()) if seen.live]
             asked = (members.request(one, "/api/v1/queues?pageSize=500&filter=load.") for one in live)
             answers = await asyncio.gather(*asked)
         if not all(isinstance(one, dict) for one in answers):
@@ -170,14 +168,14 @@ class Scene:
             if self.watch.broken:
                 raise LabError(self.watch.broken)
             if time.monotonic() - began > limit:
-                shown = {str(place): seen.state for place, seen in list(self.watch.seen.items()) if seen != DOWN}
+                shown = {str(slot): seen.state for slot, seen in list(self.watch.seen.items()) if seen != DOWN}
                 raise LabError(f"not within {limit:g} s: {what}; {shown}")
             time.sleep(0.05)
 
     def whole(self, names: Sequence[str] = ()) -> bool:
         """Whether each node is served at home, and has exactly one backup that waits."""
         return all(
-            self.watch.serving(self.nodes[name]) == Place(name, 0) and len(self.watch.waiting(self.nodes[name])) == 1
+            self.watch.serving(self.nodes[name]) == Slot(name, 0) and len(self.watch.waiting(self.nodes[name])) == 1
             for name in names or self._hosts
         )
 
@@ -189,7 +187,7 @@ class Scene:
     def begin(self) -> None:
         """Watch, and learn which node is whose."""
         self.watch.start()
-        homes = [Place(name, 0) for name in self._hosts]
+        homes = [Slot(name, 0) for name in self._hosts]
         self.wait(lambda: all(self.watch.seen.get(home, DOWN).live for home in homes), "each host serves at home")
         self.nodes = {home.host: self.watch.seen[home].node for home in homes}
         if len(set(self.nodes.values())) != len(self._hosts):
@@ -207,8 +205,8 @@ class Scene:
         """Start the traffic."""
 
         def where(name: str) -> tuple[str, int] | None:
-            place = self.watch.serving(self.nodes[name])
-            return None if place is None else self.watch.clients(place)
+            slot = self.watch.serving(self.nodes[name])
+            return None if slot is None else self.watch.clients(slot)
 
         self._traffic = Traffic(where, source, sink, self._target, self._directory, pause=_PAUSE)
         return self._traffic
@@ -228,8 +226,8 @@ class Scene:
         """Wait until a host's node is served by another one; returns the milliseconds since the step's fault began."""
 
         def moved() -> bool:
-            place = self.watch.serving(self.nodes[name])
-            return place is not None and place.host != name
+            slot = self.watch.serving(self.nodes[name])
+            return slot is not None and slot.host != name
 
         self.wait(moved, f"the node of {name} is served elsewhere")
         return (time.monotonic() - self._struck) * 1000
@@ -337,11 +335,11 @@ def remove_one(scene: Scene, hosts: Mapping[str, Host]) -> None:
         hosts[name].run("systemctl", "disable", "--now", "pollux.service", timeout=120)
 
     def drain() -> None:
-        place = scene.watch.serving(node)
-        assert place is not None
+        slot = scene.watch.serving(node)
+        assert slot is not None
         words = ("cluster", "drain", "--watch", "--data", f"{RUN}/lives/{node}")
-        _say(hosts[place.host].run(*_as_broker(*words), timeout=120).strip())
-        for at in [*sorted({one.host for one in scene.watch.waiting(node)} - {place.host}), place.host]:
+        _say(hosts[slot.host].run(*_as_broker(*words), timeout=120).strip())
+        for at in [*sorted({one.host for one in scene.watch.waiting(node)} - {slot.host}), slot.host]:
             _say(hosts[at].run(*_as_broker("cluster", "remove-backup", node)).strip())
 
     def nobody_has_it() -> None:

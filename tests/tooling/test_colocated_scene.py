@@ -1,4 +1,4 @@
-"""Decisions of looks at the places of hosts that have each other's backups. Pure."""
+"""Decisions of looks at the slots of hosts that have each other's backups. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.colocated import Place, stays_after, two_lives
+from lab.colocated import Slot, stays_after, two_lives
 from pollux.drill.members import DOWN, Seen
 
 if TYPE_CHECKING:
     from lab.colocated import Stay
 
-HOME, AWAY = Place("a", 0), Place("b", 1)
+HOME, AWAY = Slot("a", 0), Slot("b", 1)
 LIVE, LATER, WAITS = Seen("live", "n", 3), Seen("live", "n", 4), Seen("ready", "n", None)
 OTHER = Seen("live", "m", 4)
 
@@ -29,7 +29,7 @@ def looks(*found: Seen, began: float, took: float) -> tuple[Stay, ...]:
     ("home", "away", "broken"),
     [
         ((LIVE, LIVE, LIVE), (WAITS, WAITS, WAITS), False),
-        # It went from one place to the other between two looks, and came back.
+        # It went from one slot to the other between two looks, and came back.
         ((LIVE, LIVE, DOWN), (WAITS, WAITS, LATER), False),
         ((LIVE, LIVE, DOWN, WAITS, Seen("live", "n", 5)), (WAITS, WAITS, LATER, LATER), False),
         # The last time that it certainly served is when it was asked; it may have been gone when it had answered.

@@ -49,7 +49,9 @@ class JdbcError(ValueError):
     """The URL or the driver cannot be used; the text says why and what to write, and contains no password."""
 
 
-class _Place(NamedTuple):
+class _Servers(NamedTuple):
+    """Servers as a jdbc:postgresql URL has them: names and ports, one database on them, and how to connect."""
+
     hosts: str
     ports: str
     database: str
@@ -77,22 +79,22 @@ def _url_of(store: DatabaseStore) -> str:
     if not url:
         raise JdbcError(f"jdbc-connection-url is missing: {_REMEDY}")
     scheme, _, rest = url.partition(":")
-    name, _, place = rest.partition(":")
+    name, _, location = rest.partition(":")
     if scheme != "jdbc" or name not in DRIVERS:
         raise JdbcError(f"jdbc-connection-url: {_refusal(name.lower() if scheme == 'jdbc' else '')}")
     if driver is not None and driver != DRIVERS[name]:
         raise JdbcError(f"jdbc-driver-class-name {driver} does not fit a jdbc:{name} URL: write {DRIVERS[name]}")
     if name == "sqlite":
-        return _sqlite(place)
-    return _postgresql(place, store.jdbc_user, store.jdbc_password)
+        return _sqlite(location)
+    return _postgresql(location, store.jdbc_user, store.jdbc_password)
 
 
 def _refusal(name: str) -> str:
     return f"{name} is not supported; {_REMEDY}" if name else _REMEDY
 
 
-def _sqlite(place: str) -> str:
-    path, _, query = place.partition("?")
+def _sqlite(text: str) -> str:
+    path, _, query = text.partition("?")
     path = path.removeprefix("file:")
     if query:
         raise JdbcError("jdbc-connection-url: a jdbc:sqlite URL takes no parameters: Pollux sets SQLite's")
@@ -102,9 +104,9 @@ def _sqlite(place: str) -> str:
 
 
 def _postgresql(text: str, user: str | None, password: str | None) -> str:
-    place = _place_of(text)
+    servers = _servers_of(text)
     query: dict[str, str] = {}
-    for name, value in place.parameters.items():
+    for name, value in servers.parameters.items():
         if name not in _PARAMETERS:
             known = ", ".join(sorted(_PARAMETERS))
             raise JdbcError(f"jdbc-connection-url: the parameter {name} is not supported; known are {known}")
@@ -118,19 +120,19 @@ def _postgresql(text: str, user: str | None, password: str | None) -> str:
         if kind not in _SERVER_TYPES:
             raise JdbcError(f"jdbc-connection-url: targetServerType {kind}: write primary, a store is written to")
         query["target_session_attrs"] = _SERVER_TYPES[kind]
-    elif "," in place.hosts:
+    elif "," in servers.hosts:
         query["target_session_attrs"] = "read-write"
-    if place.hosts:
-        query["host"] = place.hosts
-        query["port"] = place.ports
+    if servers.hosts:
+        query["host"] = servers.hosts
+        query["port"] = servers.ports
     login = ""
     if user:
         login = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "") + "@"
-    database = quote(place.database or user or "", safe="")
+    database = quote(servers.database or user or "", safe="")
     return f"postgresql+psycopg://{login}/{database}" + (f"?{urlencode(query)}" if query else "")
 
 
-def _place_of(text: str) -> _Place:
+def _servers_of(text: str) -> _Servers:
     rest, _, parameters = text.partition("?")
     if rest.startswith("//"):
         hosts, _, database = rest[2:].partition("/")
@@ -146,4 +148,4 @@ def _place_of(text: str) -> _Place:
             raise JdbcError("jdbc-connection-url: write jdbc:postgresql://host:port/database") from None
         if parts.username is not None:
             raise JdbcError("jdbc-connection-url: name the user in jdbc-user and the password in jdbc-password")
-    return _Place(",".join(names), ",".join(ports), unquote(database), dict(parse_qsl(parameters)))
+    return _Servers(",".join(names), ",".join(ports), unquote(database), dict(parse_qsl(parameters)))

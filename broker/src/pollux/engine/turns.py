@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 
-class _Place:
+class _Line:
+    """Those who have their turn for one name, and who wait for theirs."""
+
     __slots__ = ("free", "present")
 
     def __init__(self, at_a_time: int) -> None:
@@ -21,12 +23,12 @@ class _Place:
 class Turns:
     """``at_a_time`` have their turn for one name, ``waiting`` more may wait for theirs."""
 
-    __slots__ = ("_at_a_time", "_most", "_places")
+    __slots__ = ("_at_a_time", "_lines", "_most")
 
     def __init__(self, at_a_time: int, waiting: int) -> None:
         self._at_a_time = at_a_time
         self._most = at_a_time + waiting
-        self._places: dict[str, _Place] = {}
+        self._lines: dict[str, _Line] = {}
 
     @asynccontextmanager
     async def turn(self, name: str, seconds: float | None) -> AsyncIterator[None]:
@@ -34,23 +36,23 @@ class Turns:
 
         None waits for as long as it takes.
         """
-        place = self._places.get(name)
-        if place is None:
-            place = self._places[name] = _Place(self._at_a_time)
-        elif place.present >= self._most:
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = _Line(self._at_a_time)
+        elif line.present >= self._most:
             raise TimeoutError
-        place.present += 1
+        line.present += 1
         try:
             async with asyncio.timeout(seconds):
-                await place.free.acquire()
+                await line.free.acquire()
             try:
                 yield
             finally:
-                place.free.release()
+                line.free.release()
         finally:
-            place.present -= 1
-            if not place.present:
-                del self._places[name]
+            line.present -= 1
+            if not line.present:
+                del self._lines[name]
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._lines)
