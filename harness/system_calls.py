@@ -122,7 +122,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         return descriptor
 
     def closed(descriptor: int) -> None:
-        """It is closed even if that fails, as Linux does it."""
+        """Forget a descriptor, also when closing it fails: it is closed then, as Linux does it."""
         path = _OPENED.get(descriptor)
         _OPENED.pop(descriptor, None)
         real_close(descriptor)

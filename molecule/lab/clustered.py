@@ -24,7 +24,7 @@ class Leave(Fault):
     name = "leave"
 
     def prepare(self) -> None:
-        """It must be a node."""
+        """Require that it is a node."""
         if not active(self, "pacemaker.service"):
             raise LabError(f"pacemaker does not run on {self.host.name}, so it cannot be stopped")
 
@@ -60,7 +60,7 @@ class AddressGone(Fault):
         return f" {self.address}/" in self.host.run("ip", "-brief", "address", "show", "dev", self.interface)
 
     def prepare(self) -> None:
-        """It must be there."""
+        """Require that the address is there."""
         if not self._there():
             raise LabError(f"{self.host.name} does not have {self.address}")
 
@@ -76,7 +76,7 @@ class AddressGone(Fault):
         """Nothing: that is for whoever holds it."""
 
     def check_undone(self) -> None:
-        """It is back."""
+        """Wait until the address is back."""
         wait_for(self._there, f"{self.host.name} has {self.address} again", 60)
 
 
@@ -99,7 +99,7 @@ class Stale(Fault):
         return self.host.run(self.program, "ha", "status", check=False).strip() == word
 
     def prepare(self) -> None:
-        """It must have everything."""
+        """Require that it has everything."""
         if not self._says("ready"):
             raise LabError(f"{self.host.name} is no backup that is ready")
 

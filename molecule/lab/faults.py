@@ -127,7 +127,7 @@ class _OfProcess(Fault):
         self.host.run("systemctl", "start", "--no-block", self.service)
 
     def check_undone(self) -> None:
-        """It runs again."""
+        """Wait until it runs again."""
         wait_for(lambda: self._main_pid() not in ("", "0"), f"{self.service} runs again on {self.host.name}")
 
 
@@ -156,7 +156,7 @@ class Stop(_OfProcess):
         return self.host.strike("systemctl", "stop", self.service, timeout=120)
 
     def check(self) -> None:
-        """It is not running, and has not failed either: a stop that had to kill is not clean."""
+        """Require that it has ended, and has not failed either: a stop that had to kill is not clean."""
         found = self._show("ActiveState", "Result")
         if found != {"ActiveState": "inactive", "Result": "success"}:
             raise LabError(f"{self.service} on {self.host.name} did not stop cleanly: {found}")
@@ -181,7 +181,7 @@ class Pause(_OfProcess):
             self.host.run("kill", "-CONT", self._pid, check=False)
 
     def check_undone(self) -> None:
-        """It is not stopped any more."""
+        """Require that it is not stopped any more."""
         if self._process_state() == "T":
             raise LabError(f"process {self._pid} of {self.host.name} is still stopped")
 
@@ -195,7 +195,7 @@ class PowerCut(Fault):
     name = "power-cut"
 
     def prepare(self) -> None:
-        """It must have power."""
+        """Require that it has power."""
         if not self.host.powered():
             raise LabError(f"{self.host.name} has no power already")
 
@@ -204,7 +204,7 @@ class PowerCut(Fault):
         return self.host.cut_power()
 
     def check(self) -> None:
-        """It is off."""
+        """Require that it is off."""
         if self.host.powered():
             raise LabError(f"{self.host.name} still has power")
 
@@ -214,7 +214,7 @@ class PowerCut(Fault):
             self.host.restore_power()
 
     def check_undone(self) -> None:
-        """It answers, and systemd has started what it starts."""
+        """Wait until it answers, and systemd has started what it starts."""
 
         def booted() -> bool:
             with contextlib.suppress(LabError):
@@ -237,7 +237,7 @@ class Stun(Fault):
         return None
 
     def check(self) -> None:
-        """It is frozen."""
+        """Require that it is frozen."""
         if not self.host.stunned():
             raise LabError(f"{self.host.name} is not frozen")
 
@@ -247,7 +247,7 @@ class Stun(Fault):
             self.host.unstun()
 
     def check_undone(self) -> None:
-        """It answers."""
+        """Require an answer."""
         self.host.run("true")
 
 
@@ -346,7 +346,7 @@ class Netem(Fault):
         self._tc("del", "root", check=False)
 
     def check_undone(self) -> None:
-        """It is gone."""
+        """Require that the delay is gone."""
         if "netem" in self._tc("show"):
             raise LabError(f"{self.host.name} still has netem on {self.interface}")
 
@@ -437,7 +437,7 @@ class ClockJump(Fault):
         return None
 
     def check(self) -> None:
-        """It has jumped."""
+        """Require that it has jumped."""
         if abs(self._offset() - self._before[0] - self.seconds) > 5:
             raise LabError(f"the clock of {self.host.name} did not jump")
 
@@ -448,7 +448,7 @@ class ClockJump(Fault):
             self.host.run("date", "--set", f"{-wrong:+d} seconds")
 
     def check_undone(self) -> None:
-        """It is right again."""
+        """Require that it is right again."""
         if abs(self._offset() - self._before[0]) > 5:
             raise LabError(f"the clock of {self.host.name} is still wrong")
 

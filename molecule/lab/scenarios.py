@@ -102,7 +102,7 @@ class Nothing:
         return command
 
     def forget(self, name: str) -> None:
-        """It leaves nothing."""
+        """Nothing: no scenario leaves anything here."""
 
 
 class Machines:

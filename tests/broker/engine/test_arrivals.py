@@ -113,7 +113,7 @@ class Name(str):
 
 
 class Disk:
-    """It keeps up; whether much has come back from it is for ``late`` to say."""
+    """A disk that keeps up; whether much has come back from it is for ``late`` to say."""
 
     behind = False
 

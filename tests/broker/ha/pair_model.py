@@ -323,7 +323,7 @@ class Node:
                 self.end()
 
     def hand_over(self) -> None:
-        """It is stopped in order: clients go first, then the right to serve."""
+        """Stop it in order: clients go first, then the right to serve."""
         member = self.member
         if not self.confirms or self.paused or member is None:
             return

@@ -131,7 +131,7 @@ class Peer:
         activation.serving()
 
     async def stop(self) -> None:
-        """It is stopped in order: nobody is served any more, and the backups get what they need to take over."""
+        """Stop it in order: nobody is served any more, and the backups get what they need to take over."""
         assert self.server is not None
         self.server.close()
         self.activation.stopping("the test says so")
@@ -196,11 +196,11 @@ class Peer:
         return path.read_bytes() if path.exists() else b""
 
     def hang(self) -> None:
-        """It reads nothing any more of what its live sends, and says nothing."""
+        """Have it read nothing any more of what its live sends, and say nothing."""
         self._transport.pause_reading()
 
     def wake(self) -> None:
-        """It goes on."""
+        """Have it go on."""
         self._transport.resume_reading()
 
     @property

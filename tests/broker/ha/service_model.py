@@ -55,7 +55,7 @@ class Service:
             self.heard = self.world.now
 
     def connect(self, on_change: object) -> None:
-        """It is there at once."""
+        """Nothing: whoever is there is connected at once."""
 
     def _ask(self, work: Callable[[], Any]) -> Any:
         self.beat()

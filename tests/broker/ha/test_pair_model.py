@@ -96,7 +96,7 @@ class Pair(RuleBasedStateMachine):
 
     @rule(who=nodes, then=times)
     def part(self, who: str, then: float) -> None:
-        """It cannot reach the other members."""
+        """Cut a member off from the others."""
         self.world.parted.add(self.node(who).name)
         self.world.pass_time(then)
 
@@ -145,7 +145,7 @@ class PairWithService(Pair):
 
     @rule(who=nodes, then=times)
     def cut(self, who: str, then: float) -> None:
-        """It does not reach the coordination service."""
+        """Cut a member off from the coordination service."""
         self.world.members[self.node(who).name].reaches = False
         self.world.pass_time(then)
 
@@ -166,7 +166,7 @@ class PairWithVotes(Pair):
 
     @rule(who=nodes, voter=voters, then=times)
     def cut(self, who: str, voter: str, then: float) -> None:
-        """It does not reach this voter."""
+        """Cut a member off from this voter."""
         self.world.members[self.node(who).name].cut.add(voter)
         self.world.pass_time(then)
 

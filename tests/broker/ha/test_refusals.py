@@ -74,7 +74,7 @@ def rename(peer: Peer, before: str, after: str) -> None:
 
 
 async def serve(peer: Peer) -> None:
-    """It is the live, with data."""
+    """Have it be the live, with data."""
     peer.start()
     await until(lambda: peer.phase is Phase.LIVE, f"{peer.name} serves")
     assert peer.activation._noting is not None

@@ -52,7 +52,7 @@ class Voter:
         self.register.gone(NODE, member)
 
     def restart(self) -> None:
-        """It remembers the sequences, and nobody is connected."""
+        """Start it anew: it remembers the sequences, and nobody is connected."""
         kept = self.register.sequences if self.world.without != "memory" else {}
         self.register = Register(kept, young_until=self.world.now + YOUNG)
         self.heard.clear()
