@@ -222,5 +222,6 @@ async def test_what_waits_is_forgotten_with_the_connection(broker: HeldBroker) -
     broker.block("b")
     client.send(b"SEND\ndestination:b\n\nx\0")
     client.lose()
+    assert not broker.post.accounts.of("b").waiters
     broker.unblock("b")
     assert broker.record.sent == []

@@ -52,6 +52,23 @@ async def test_abort_undoes_all_of_it(broker: HeldBroker) -> None:
     ]
 
 
+async def test_what_a_transaction_refuses_goes_back_at_its_commit(broker: HeldBroker) -> None:
+    client = await subscribed(broker)
+    await produce(broker, "1", "2")
+    first, second = (headers["ack"] for _, headers, _ in client.received())
+    client.send(
+        f"BEGIN\ntransaction:t\n\n\0NACK\nid:{first}\ntransaction:t\n\n\0"
+        f"NACK\nid:{second}\nrequeue:false\ntransaction:t\n\n\0".encode()
+    )
+    await broker.settle()
+    assert (broker.record.released, broker.record.dead, client.received()) == ([], [], [])
+    client.send(b"COMMIT\ntransaction:t\n\n\0")
+    assert [failed for _, failed in broker.record.released] == [True]
+    assert [decode_content(reference.message).body for reference in broker.record.dead] == [b"2"]
+    await broker.settle()
+    assert [(headers["redelivered"], body) for _, headers, body in client.received()] == [("true", b"1")]
+
+
 async def test_an_open_transaction_is_undone_when_the_connection_is_lost(broker: HeldBroker) -> None:
     client = await subscribed(broker)
     await produce(broker, "1")
