@@ -319,6 +319,34 @@ def test_with_a_least_number_of_copies_another_one_may_have_become_an_heir() -> 
     assert refused.why is Why.UNKNOWN
 
 
+def test_with_a_least_number_of_copies_who_lost_all_may_have_been_replaced() -> None:
+    """A primary that is cut off has no heir any more; the other two know that it has confirmed nothing since.
+
+    One of them is promoted without it. Breaks when an empty set of heirs is proof enough that nobody has newer data:
+    the old one would be promoted, alone, without what the two have confirmed.
+    """
+    cluster = Cluster("", Counter(), min_in_sync=1)
+    cluster.begin()
+    world = cluster.world
+    cluster.cut("a", "c", 0.0)
+    cluster.cut("a", "b", 3.0)
+    assert world.members["a"].record is not None
+    assert not world.members["a"].record.heirs
+    verdict = world.promote("b")
+    assert verdict is not None
+    assert verdict.promoted
+    world.pass_time(1.0)
+    assert not world.confirmed <= world.members["a"].data
+    cluster.start("a", 0.0)
+    refused = world.promote("a")
+    assert refused is not None
+    assert (refused.why, "b, c may have newer data" in refused.reason) == (Why.UNKNOWN, True)
+    cluster.heal_one("a", "c", 0.0)
+    refused = world.promote("a")
+    assert refused is not None
+    assert (refused.why, "c has newer data" in refused.reason) == (Why.NEWER_EXISTS, True)
+
+
 def test_after_a_total_outage_the_newest_is_promoted_and_not_the_first() -> None:
     cluster = begun()
     world = cluster.world

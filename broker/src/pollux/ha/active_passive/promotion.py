@@ -179,10 +179,24 @@ def _unaccounted(candidate: Candidate, answers: Sequence[Answer], proof: Proof) 
         # The primary has gone nowhere without us, and who is promoted in our place waits for us.
         suspects -= {mine.primary} | absent
         suspects -= proof.fenced
-    if proof.recorded is not None and proof.recorded <= mine.number:
+    newest = proof.recorded is not None and proof.recorded <= mine.number
+    if newest:
         # Nobody goes on without an heir before the resource manager has the new number.
         suspects -= proof.fenced
+    if candidate.min_in_sync > 0 and mine.primary == candidate.me:
+        suspects |= _replaced_by(candidate, answers, proof.discarded | (proof.fenced if newest else frozenset()))
     return suspects
+
+
+def _replaced_by(candidate: Candidate, answers: Sequence[Answer], known: frozenset[str]) -> frozenset[str]:
+    """Return who is silent where one of them may have been promoted in the candidate's place, and has confirmed since.
+
+    With a least number of copies that was possible without the candidate, and without being its heir any more: see
+    ``shared``. What was confirmed then is with whoever was promoted and that many more, one of which is heard unless
+    more than that many are silent. ``known``: they need not be heard.
+    """
+    silent = frozenset(one.member for one in answers if one.status is None) - known
+    return silent if len(silent) > candidate.min_in_sync else frozenset()
 
 
 def judge_demotion(status: Status) -> Verdict:
