@@ -36,6 +36,14 @@ def filters(**values: Any) -> Any:
     return prepare
 
 
+def filters_told(link: proton.Receiver) -> dict[str, tuple[str, Any]]:
+    """Return the filters of a receiver in the broker's answer, by name: descriptor and value of each."""
+    data = link.remote_source.filter
+    data.rewind()
+    told = data.get_dict() if data.next() is not None else {}
+    return {str(name): (str(each.descriptor), each.value) for name, each in told.items()}
+
+
 def selector(text: str, descriptor: Any = "apache.org:selector-filter:string") -> Any:
     def prepare(link: proton.Receiver) -> None:
         kind = proton.symbol(descriptor) if isinstance(descriptor, str) else proton.ulong(descriptor)

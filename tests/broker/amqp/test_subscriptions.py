@@ -3,12 +3,34 @@
 from __future__ import annotations
 
 import proton
+import pytest
 
 from harness.sessions.amqp import Broker, message
 from harness.sessions.office import becomes
+from pollux.engine.named import Found, Named
 from pollux.engine.share import AT_ONCE
 
-from .receivers import durable, filters, selector
+from .receivers import durable, filters, filters_told, selector
+
+NO_LOCAL = filters(**{"no-local": ("apache.org:no-local-filter:list", [])})
+
+
+def own(link: proton.Receiver) -> None:
+    durable(link)
+    NO_LOCAL(link)
+
+
+def no_source(link: proton.Receiver) -> None:
+    link.source.type = proton.Terminus.UNSPECIFIED
+
+
+def own_and_selected(link: proton.Receiver) -> None:
+    durable(link)
+    both = {
+        "no-local": ("apache.org:no-local-filter:list", []),
+        "jms-selector": ("apache.org:selector-filter:string", "a = 1"),
+    }
+    filters(**both)(link)
 
 
 async def test_topic_subscribers_all_get_it_and_leave_nothing(broker: Broker) -> None:
@@ -29,8 +51,7 @@ async def test_topic_subscribers_all_get_it_and_leave_nothing(broker: Broker) ->
 async def test_no_local(broker: Broker) -> None:
     client = await broker.client("a").opened()
     other = await broker.client("b").opened()
-    no_local = filters(**{"no-local": ("apache.org:no-local-filter:list", [])})
-    await client.receiver("news", "r", capabilities=["topic"], prepare=no_local, credit=5)
+    await client.receiver("news", "r", capabilities=["topic"], prepare=NO_LOCAL, credit=5)
     await client.send_all(await client.sender("news", capabilities=["topic"]), [message("own")])
     await other.send_all(await other.sender("news", capabilities=["topic"]), [message("other")])
     assert (await client.get()).body == "other"
@@ -56,19 +77,13 @@ async def test_durable_subscription_by_link_name(broker: Broker) -> None:
 
 
 async def test_durable_no_local_holds_for_the_connection_it_is_attached_from(broker: Broker) -> None:
-    no_local = filters(**{"no-local": ("apache.org:no-local-filter:list", [])})
-
-    def prepare(link: proton.Receiver) -> None:
-        durable(link)
-        no_local(link)
-
     client = await broker.client("me").opened()
-    link = await client.receiver("news", "sub", capabilities=["topic"], prepare=prepare)
+    link = await client.receiver("news", "sub", capabilities=["topic"], prepare=own)
     link.detach()
     await client.quiet()
     client.drop()
     client = await broker.client("me").opened()
-    await client.receiver("news", "sub", capabilities=["topic"], prepare=prepare, credit=5)
+    await client.receiver("news", "sub", capabilities=["topic"], prepare=own, credit=5)
     other = await broker.client("other").opened()
     await client.send_all(await client.sender("news", capabilities=["topic"]), [message("own")])
     await other.send_all(await other.sender("news", capabilities=["topic"]), [message("other")])
@@ -79,10 +94,9 @@ async def test_durable_no_local_holds_for_the_connection_it_is_attached_from(bro
 
 async def test_of_a_shared_subscription_another_gets_what_the_one_who_made_it_does_not_want(broker: Broker) -> None:
     """Breaks when messages of the first one are put into no queue, or come to itself."""
-    no_local = filters(**{"no-local": ("apache.org:no-local-filter:list", [])})
     shared = ["topic", "shared", "global"]
     one, two = await broker.client("one").opened(), await broker.client("two").opened()
-    await one.receiver("news", "sub", capabilities=shared, prepare=no_local, credit=5)
+    await one.receiver("news", "sub", capabilities=shared, prepare=NO_LOCAL, credit=5)
     await two.receiver("news", "sub", capabilities=shared, credit=5)
     sender = await one.sender("news", capabilities=["topic"])
     await one.send_all(sender, [message("1"), message("2"), message("3")])
@@ -104,6 +118,79 @@ async def test_durable_subscription_is_looked_up_without_source(broker: Broker) 
     link = await client.receiver(None, "sub")
     await client.until(lambda: link.remote_condition)
     assert link.remote_condition.name == "amqp:not-found"
+
+
+@pytest.mark.parametrize("source", ["null", "without an address"])
+async def test_a_durable_subscription_resumed_by_name_is_told_and_has_its_filters_after_a_restart(
+    broker: Broker, source: str
+) -> None:
+    """Breaks when no-local is in no record, or when the filters are not told to who resumes the subscription."""
+    client = await broker.client("me").opened()
+    link = await client.receiver("news", "sub", capabilities=["topic"], prepare=own_and_selected)
+    link.detach()
+    await client.quiet()
+    await broker.restart()
+    client = await broker.client("me").opened()
+    # Qpid's receivers send a source without an address, clients of JMS none.
+    prepare = no_source if source == "null" else durable
+    link = await client.receiver(None, "sub", prepare=prepare, credit=5)
+    assert filters_told(link) == {
+        "jms-selector": ("apache.org:selector-filter:string", "a = 1"),
+        "no-local": ("apache.org:no-local-filter:list", []),
+    }
+    other = await broker.client("other").opened()
+    wanted = {"properties": {"a": 1}}
+    await client.send_all(await client.sender("news", capabilities=["topic"]), [message("own", **wanted)])
+    sender = await other.sender("news", capabilities=["topic"])
+    await other.send_all(sender, [message("unselected"), message("other", **wanted)])
+    assert (await client.get()).body == "other"
+    await client.quiet()
+    assert not client.received
+
+
+async def test_the_last_source_with_an_address_says_whether_a_subscription_is_no_local(broker: Broker) -> None:
+    """Breaks when what was asked for first is kept, or when what changed is not on disk."""
+    for prepare, expected in ((durable, set()), (own, {"no-local"}), (durable, set())):
+        client = await broker.client("me").opened()
+        link = await client.receiver("news", "sub", capabilities=["topic"], prepare=prepare)
+        link.detach()
+        await client.quiet()
+        await broker.restart()
+        client = await broker.client("me").opened()
+        link = await client.receiver(None, "sub")
+        assert filters_told(link).keys() == expected
+        link.detach()
+        await client.quiet()
+        client.drop()
+
+
+async def test_a_shared_subscription_does_not_take_the_no_local_of_one_of_its_links(broker: Broker) -> None:
+    client = await broker.client("me").opened()
+    shared = ["topic", "shared", "global"]
+    link = await client.receiver("news", "sub", capabilities=shared, prepare=own)
+    link.detach()
+    await client.quiet()
+    link = await client.receiver(None, "sub", credit=5)
+    assert filters_told(link) == {}
+    await client.send_all(await client.sender("news", capabilities=["topic"]), [message("own")])
+    assert (await client.get()).body == "own"
+
+
+async def test_a_subscription_that_another_node_has_is_resumed_by_name_as_it_is_there(broker: Broker) -> None:
+    """Breaks when no-local does not come along with what other nodes tell of a subscription."""
+
+    class Elsewhere(Named):
+        def find(self, name: str) -> Found | None:
+            return Found("news", "a = 1", no_local=True) if name == "me.sub" else None
+
+    broker.post.named = Elsewhere()
+    client = await broker.client("me").opened()
+    link = await client.receiver(None, "sub", credit=5)
+    assert filters_told(link).keys() == {"jms-selector", "no-local"}
+    sent = message("own", properties={"a": 1})
+    await client.send_all(await client.sender("news", capabilities=["topic"]), [sent])
+    await client.quiet()
+    assert not client.received
 
 
 async def test_durable_subscription_is_stolen(broker: Broker) -> None:

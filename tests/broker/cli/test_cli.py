@@ -263,6 +263,10 @@ def test_journal(instance: Instance) -> None:
     journal = "data/journal"
     records = [json.loads(line) for line in run(instance, "journal", "dump", "--json", journal).splitlines()]
     assert "MESSAGE" in {record["type"] for record in records}
+    puts = [json.loads(line) for line in run(instance, "journal", "dump", "--json", "data/bindings").splitlines()]
+    (queue,) = [record for record in puts if record.get("kind") == "queue" and record["key"] == "orders"]
+    assert queue["spec"].items() >= {"name": "orders", "durable": True, "no_local": False}.items()
+    assert '"no_local":false' in run(instance, "journal", "dump", "--type", "put", "data/bindings")
     assert len(run(instance, "journal", "dump", "-n", "1", journal).splitlines()) == 1
     assert "sound" in run(instance, "journal", "verify", journal)
     assert json.loads(run(instance, "journal", "stat", "--json", "-c", "broker.xml"))["checkpoint"]["epoch"] == 1

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from broker.engine.conftest import Office, Receiver, message
 from pollux.config.address_settings import AddressFullPolicy
+from pollux.engine.queue_records import decode_queue, encode_queue
 from pollux.errors import AddressFullError, InvalidRequestError, NoSuchAddressError
 from pollux.message import RoutingType
 from pollux.routing.selector import SelectorError, parse
@@ -347,6 +349,35 @@ async def test_a_transaction_that_is_open_for_too_long_cannot_be_committed(offic
         post.commit(tx)
     await office.stable()
     assert post.queue("orders").message_count == 0
+
+
+@pytest.mark.parametrize("lost", ["nothing", "the bindings"])
+async def test_whether_a_subscription_is_no_local_outlives_a_restart_as_it_was_last(office: Office, lost: str) -> None:
+    """Breaks when a change is in no record, or in one of the two."""
+    post = await office.open()
+    office.queue("sub", "news", routing_type=RoutingType.MULTICAST)
+    for origin in (7, 0, 8):
+        post.address_manager.exclude_own(post.queue("sub"), origin)
+        await office.stable()
+        await office.close()
+        if lost == "the bindings":
+            for path in office.directory.glob("bindings/*.segment"):
+                path.unlink()
+        post = await office.open()
+        queue = post.queue("sub")
+        assert queue.spec.no_local is bool(origin)
+        assert queue.no_local_origin == 0, "its number is another client's in this life"
+
+
+async def test_a_binding_of_an_earlier_version_is_read_as_one_without_no_local(office: Office) -> None:
+    await office.open()
+    value = encode_queue(office.queue("sub", "news", routing_type=RoutingType.MULTICAST, no_local=True))
+    assert decode_queue(value)[1].no_local
+    kept = msgspec.msgpack.decode(value)
+    del kept["spec"]["no_local"]
+    kept["spec"] |= {"no_local_origin": 7, "of a later version": 1}
+    _, spec = decode_queue(msgspec.msgpack.encode(kept))
+    assert (spec.no_local, spec.no_local_origin) == (False, 0)
 
 
 async def test_a_filter_that_is_no_longer_accepted_does_not_keep_a_broker_down(

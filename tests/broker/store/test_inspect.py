@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from harness.store import message_of, opened, segments, set_aside, settings_in, stable
@@ -68,6 +69,23 @@ async def test_dump_shows_every_kind_of_record(tmp_path: Path) -> None:
     assert one_message["queues"] == [1, 2]
     of_queue = {entry["type"] for entry in inspect.dump(settings.journal_directory, queue=3)}
     assert of_queue == {"REFERENCES", "DROP_QUEUE"}
+
+
+async def test_dump_shows_what_is_kept_of_a_queue_in_words(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    value = msgspec.msgpack.encode({"id": 3, "spec": {"name": "sub", "no_local": True}, "paused": True})
+    async with opened(settings, crash=True) as one:
+        one.storage.append_queue(3, value)
+        one.storage.append_queue(4, b"\xc1")  # of a version to come, or damaged before it was written
+        one.storage.put("queue", "sub", value)
+        one.storage.put("paused", "sub", value)
+        await stable(one.storage)
+        known, unknown = inspect.dump(settings.journal_directory, types=["queue"])
+        puts = {entry["kind"]: entry for entry in inspect.dump(settings.bindings_directory, types=["put"])}
+    assert (known["queue"], known["value"], known["spec"]) == (3, value, {"name": "sub", "no_local": True})
+    assert (unknown["value"], "spec" in unknown) == (b"\xc1", False)
+    assert puts["queue"]["spec"] == known["spec"]
+    assert "spec" not in puts["paused"]
 
 
 async def test_verify_a_running_and_a_stopped_broker(tmp_path: Path) -> None:

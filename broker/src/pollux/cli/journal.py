@@ -128,6 +128,8 @@ def _value(value: object) -> str:
         return value.hex()
     if isinstance(value, (list, tuple)):
         return ",".join(_value(item) for item in value)
+    if isinstance(value, dict):
+        return json.dumps(value, default=_bytes, separators=(",", ":"))
     text = str(value)
     return text if text.isprintable() and " " not in text else json.dumps(text)
 

@@ -290,6 +290,19 @@ class AddressManager:
         if queue.durable and not queue.temporary:
             self._records.keep_paused(queue)
 
+    def exclude_own(self, queue: Queue, origin: int) -> None:
+        """Have a subscription take no message of a connection's own (no-local); 0: have it take everybody's.
+
+        Which of the two it is, is on record: who resumes a durable one by its name alone gets it as it was.
+        """
+        self._space.exclude_own(queue, origin)
+        if queue.spec.no_local != bool(origin):
+            queue.spec = replace(queue.spec, no_local=bool(origin))
+            if queue.durable and not queue.temporary:
+                self._records.keep_queue(queue)
+                self._records.note_queue(queue)
+                self._records.declare(queue.address)
+
     def delete_queue(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> None:
         """Delete a queue with its messages, whose memory is given back bit by bit.
 

@@ -9,10 +9,11 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """A subscription of another node: its address, and its filter (empty: none)."""
+    """A subscription of another node: its address, its filter (empty: none), and whether it is for others' messages."""
 
     address: str
     selector: str
+    no_local: bool = False
 
 
 class Named:

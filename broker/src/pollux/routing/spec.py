@@ -27,7 +27,8 @@ class QueueSpec(Struct, frozen=True):
     """A request for a queue. None everywhere means: as the settings of the address say.
 
     ``selector`` is the filter's text; ``no_local_origin`` is the connection whose own messages the
-    queue must not get (0: none). ``auto_delete*`` are only set for queues with rules of their own
+    queue must not get (0: none); ``no_local`` says of a durable subscription that there is one whenever
+    somebody is attached, whoever that is. ``auto_delete*`` are only set for queues with rules of their own
     (a queue of a subscription that ends with its client). Durations are milliseconds.
     """
 
@@ -61,6 +62,7 @@ class QueueSpec(Struct, frozen=True):
     no_local_origin: int = 0
     #: What of it backups of an active-passive cluster have: one of LEVELS; None: what ``ha-replicate`` says.
     replicate: str | None = None
+    no_local: bool = False
 
     def __post_init__(self) -> None:
         if not self.name or not self.address:

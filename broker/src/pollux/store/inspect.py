@@ -9,6 +9,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pollux.formats import records
 from pollux.formats.lives import arrange
 from pollux.formats.names import BINDINGS_NAME, BODIES_NAME, SEGMENT_NAME, checkpoint_key
@@ -173,7 +175,21 @@ def _start(record: memoryview, _: int) -> dict[str, Any]:
 
 def _put(record: memoryview, _: int) -> dict[str, Any]:
     kind, key, value = records.decode_put(record)
-    return {"kind": kind, "key": key, "value": value}
+    return {"kind": kind, "key": key, "value": value} | (_spec(value) if kind == "queue" and value is not None else {})
+
+
+def _queue(record: memoryview, position: int) -> dict[str, Any]:
+    value = record[position + 8 :].tobytes()
+    return _numbers(record, position, "queue") | {"value": value} | _spec(value)
+
+
+def _spec(value: bytes) -> dict[str, Any]:
+    """Return what a queue's binding says of it, in words; nothing where it cannot be read."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
+        kept = msgspec.msgpack.decode(value)
+        if isinstance(kept, dict) and isinstance(kept.get("spec"), dict):
+            return {"spec": kept["spec"]}
+    return {}
 
 
 def _page_end(record: memoryview, _: int) -> dict[str, Any]:
@@ -206,7 +222,7 @@ _FIELDS: dict[RecordType, Callable[[memoryview, int], dict[str, Any]]] = {
     RecordType.PAGE_ACKS: _page_acks,
     RecordType.PAGE_DONE: lambda record, at: _numbers(record, at, "store", "page"),
     RecordType.DROP_QUEUE: lambda record, at: _numbers(record, at, "queue"),
-    RecordType.QUEUE: lambda record, at: _numbers(record, at, "queue") | {"value": record[at + 8 :].tobytes()},
+    RecordType.QUEUE: _queue,
     RecordType.PAGE_TX: lambda record, at: _numbers(record, at, "store", "page"),
     RecordType.PAGE_MARK: lambda record, at: _numbers(record, at, "store", "message"),
     RecordType.PAGE: _page,

@@ -12,6 +12,7 @@ from broker.cluster.connection.known import count, distance, quiet, wanted
 from broker.cluster.connection.nodes import take
 from broker.engine.conftest import message
 from pollux.cluster.connection.subscriptions import EverySubscription
+from pollux.engine.named import Found
 from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
 
@@ -88,6 +89,28 @@ async def test_a_client_finds_its_messages_at_another_node_and_new_ones_come_the
     await receiver.wait(7)
     assert taken(receiver) == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
     assert not count(one, NAME)
+
+
+async def test_other_nodes_know_whether_it_takes_messages_of_its_own_connection(nodes: Make) -> None:
+    """Breaks when it is not told, when it is told only while a client is there, or when a change of it is not."""
+    one, two = await clustered(nodes)
+    receiver = subscribe(one)
+    for own in (7, 0):
+        leave(one, receiver)
+        one.post.address_manager.exclude_own(one.post.queue(NAME), own)
+        receiver = subscribe(one)
+        known = Found("news", "", no_local=bool(own))
+        await until(lambda known=known: two.post.named.find(NAME) == known)  # type: ignore[misc]
+        await until(lambda: has_consumers(two, one))
+        leave(one, receiver)
+        await until(lambda: not has_consumers(two, one))
+        assert two.post.named.find(NAME) == known
+        receiver = subscribe(one)
+
+
+def has_consumers(at: Node, home: Node) -> bool:
+    path = at.cluster.table.path((home.id, NAME))
+    return path is not None and path.record.has_consumers
 
 
 @pytest.mark.parametrize("place", ["near", "far"])
@@ -185,7 +208,7 @@ async def test_one_that_is_ended_at_a_node_is_ended_at_all(nodes: Make) -> None:
     await until(lambda: three.post.named.find(NAME) is not None)
     found = three.post.named.find(NAME)
     assert found is not None
-    assert found == ("news", "")
+    assert found == Found("news", "")
     three.post.named.over(NAME, found.address, "alice")
     await until(lambda: one.post.space.queue(NAME) is None)
     await until(lambda: two.post.named.find(NAME) is None)

@@ -49,6 +49,17 @@ def test_a_peer_of_0_1_0_agrees_about_what_it_was_told() -> None:
     assert telling is not None, "another version is told"
 
 
+def test_a_node_before_no_local_was_told_reads_what_is_told_and_is_read() -> None:
+    subscription = replace(record(version=2), home=True, user="ann", no_local=True)
+    told = msgspec.msgpack.encode(subscription)
+    assert msgspec.msgpack.decode(told, type=QueueRecord) == subscription
+    listed = msgspec.msgpack.decode(told)
+    assert listed[13:] == [True, "ann", True], "what is added comes at the end"
+    assert msgspec.convert(listed[:15], QueueRecord) == replace(subscription, no_local=False)
+    teller, plain = Teller(), Teller()
+    assert teller.all([subscription]).digest == plain.all([replace(subscription, no_local=False)]).digest
+
+
 def test_a_missing_telling_is_noticed_and_nothing_counts_until_all_was_told_again() -> None:
     teller, listener = Teller(), Listener()
     listener.hear(teller.all([record()]))

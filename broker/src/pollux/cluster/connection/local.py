@@ -124,6 +124,7 @@ class LocalQueues:
             _coarse(queue.waiting + queue.cold),
             home=home,
             user=queue.user if home else None,
+            no_local=queue.spec.no_local,
         )
 
 

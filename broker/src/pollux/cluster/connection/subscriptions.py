@@ -133,7 +133,7 @@ class Subscriptions(Named):
         """Return a subscription that other nodes have; None: none has one."""
         for (_, queue), path in self._cluster.table.queues.items():
             if queue == name and path.record.multicast:
-                return Found(path.record.address, path.record.filter)
+                return Found(path.record.address, path.record.filter, path.record.no_local)
         return None
 
     # -- other nodes

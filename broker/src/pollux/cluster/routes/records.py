@@ -28,7 +28,7 @@ class QueueRecord(Struct, frozen=True, array_like=True):
     how many have which filter. ``credit``: messages that these take now; ``backlog``: messages that wait. Not
     ``reachable``: a link on the path is down, and what is sent waits there. ``gone``: the queue was deleted, or nobody
     tells of it. ``home``: it is a durable subscription that its client takes from there; it is ``user``'s (None:
-    everybody's).
+    everybody's). ``no_local``: it is one that takes no message of the connection it is attached from.
     """
 
     owner: bytes
@@ -46,6 +46,7 @@ class QueueRecord(Struct, frozen=True, array_like=True):
     gone: bool = False
     home: bool = False
     user: str | None = None
+    no_local: bool = False
 
     @property
     def key(self) -> Key:

@@ -20,6 +20,7 @@ from pollux.protocols.amqp.subscription import NOTHING, Subscription
 from pollux.protocols.amqp.terminus import (
     Node,
     Source,
+    filters_of,
     node_of,
     routing_type_of,
     source_of,
@@ -198,7 +199,7 @@ def _attach_consumer(session: AmqpSession, pointer: Pointer, attach: Attach) -> 
         queue.address,
         source_address=temporary or resumed,
         resumed=resumed is not None,
-        filters=_supported_filters(attach),
+        filters=_supported_filters(attach) if resumed is None else _own_filters(queue),
         snd_settle_mode=1 if consumer.presettled else 0,
         rcv_settle_mode=attach.rcv_settle_mode,
     )
@@ -222,6 +223,12 @@ def _supported_filters(attach: Attach) -> dict[object, object]:
         for key, value in given.items()
         if key in names or getattr(value, "descriptor", None) in (*names, *codes)
     }
+
+
+def _own_filters(queue: Queue) -> dict[object, object]:
+    """Return the filters that a subscription has by itself; no-local of a shared one is each link's own."""
+    selector = queue.selector.text if queue.selector is not None else None
+    return filters_of(selector, no_local=queue.spec.no_local and queue.max_consumers == 1)
 
 
 def _resolve(session: AmqpSession, link: str, node: Node, source: Source) -> tuple[Queue, Subscription]:
@@ -277,6 +284,7 @@ def _named_subscription(session: AmqpSession, link: str, plan: Creation, source:
         max_consumers=-1 if source.shared else 1,
         auto_delete=False,
         no_local_origin=session.origin if source.no_local and not source.shared else 0,
+        no_local=source.no_local and not source.shared,
     )
     post = session.post
     queue = post.space.queue(name)
@@ -303,7 +311,7 @@ def _named_subscription(session: AmqpSession, link: str, plan: Creation, source:
     if queue is None:
         queue = post.create_queue(spec)
     elif not source.shared:
-        session.post.space.exclude_own(queue, session.origin if source.no_local else 0)
+        post.address_manager.exclude_own(queue, session.origin if source.no_local else 0)
     return queue, Subscription(delete_when_unused=volatile, delete_when_closed=not volatile)
 
 
@@ -329,13 +337,13 @@ def _existing_subscription(session: AmqpSession, link: str, source: Source) -> t
                 require_owner(session.services.security, session.proven(), queue)
             if queue.max_consumers == 1:
                 session.containers.steal(session, name)
-                session.post.space.exclude_own(queue, session.origin if queue.no_local_origin else 0)
+                session.post.address_manager.exclude_own(queue, session.origin if queue.spec.no_local else 0)
             return queue, Subscription(delete_when_closed=True), queue.address
     found = session.post.named.find(names[0])
     if found is not None:
         plan = plan_consumer(session.post.space, found.address, RoutingType.MULTICAST)
         _require(session, Permission.consume, plan.name, names[0])
-        wanted = replace(wanted, selector=found.selector or None)
+        wanted = replace(wanted, selector=found.selector or None, no_local=found.no_local)
         queue, subscription = _named_subscription(session, link, plan, wanted)
         return queue, subscription, queue.address
     raise NoSuchQueueError(f"there is no subscription {plain!r} of client {container!r}")

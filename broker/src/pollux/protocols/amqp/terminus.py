@@ -9,7 +9,7 @@ from msgspec import Struct
 from pollux.errors import InvalidRequestError
 from pollux.message import RoutingType
 from pollux.protocols.prefixes import take_prefix
-from pollux.wire.amqp.codec import Described
+from pollux.wire.amqp.codec import Described, Symbol
 from pollux.wire.amqp.guard import names_of
 
 if TYPE_CHECKING:
@@ -136,6 +136,16 @@ def _filters(value: object) -> tuple[str | None, bool]:
             elif descriptor in _NO_LOCAL_NAMES:
                 no_local = True
     return selector, no_local
+
+
+def filters_of(selector: str | None, *, no_local: bool) -> dict[object, object]:
+    """Return the filters of a source that a client did not name, under the names that clients of JMS give them."""
+    filters: dict[object, object] = {}
+    if selector is not None:
+        filters[Symbol("jms-selector")] = Described(Symbol("apache.org:selector-filter:string"), selector)
+    if no_local:
+        filters[Symbol("no-local")] = Described(Symbol("apache.org:no-local-filter:list"), [])
+    return filters
 
 
 def subscription_queue_name(link: str, container: str, source: Source) -> str:

@@ -280,7 +280,7 @@ class Engine:
     ) -> None:
         """Answer an attach: the client's termini, with the addresses and filters that hold here.
 
-        ``resumed``: the client named no source, and gets the one its durable subscription has.
+        ``resumed``: the client named no source, and gets the one its durable subscription has, with its ``filters``.
         """
         source, target = lib.pn_link_source(pointer), lib.pn_link_target(pointer)
         lib.pn_terminus_copy(source, lib.pn_link_remote_source(pointer))
@@ -295,7 +295,8 @@ class Engine:
             lib.pn_terminus_set_durability(source, lib.PN_DELIVERIES)
             lib.pn_terminus_set_expiry_policy(source, lib.PN_EXPIRE_NEVER)
             put(lib.pn_terminus_capabilities(source), Array([Symbol("topic")]))
-        if filters is not None and attach.source is not None and isinstance(attach.source[7], dict):
+        given = attach.source is not None and isinstance(attach.source[7], dict)
+        if filters is not None and (resumed or given):
             if filters:
                 put(lib.pn_terminus_filter(source), filters)
             else:
