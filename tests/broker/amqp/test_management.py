@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import proton
 import pytest
 
 from harness.sessions.amqp import Broker, Client, message
@@ -81,6 +82,25 @@ async def test_attributes_by_their_name_or_their_getter(broker: Broker, manager:
     assert await manager.attribute("address.q", "queueNames") == ["q"]
     assert "q" in await manager.attribute("broker", "queueNames")
     assert await manager.attribute("broker", "version") == VERSION
+
+
+async def test_scheduled_messages_are_listed_and_delivered_as_artemis_names_it(
+    broker: Broker, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = message("x", annotations={proton.symbol("x-opt-delivery-time"): proton.timestamp(4102444800000)})
+    sender = await manager.client.sender("q", "s", capabilities=["queue"])
+    await manager.client.send_all(sender, [message("now"), later, later])
+    assert await manager.operation("queue.q", "getScheduledCount") == 2
+    listed = await manager.operation("queue.q", "listScheduledMessages")
+    assert [each["_AMQ_SCHED_DELIVERY"] for each in listed] == [4102444800000] * 2
+    assert json.loads(await manager.operation("queue.q", "listScheduledMessagesAsJSON")) == listed
+    first = listed[0]["messageID"]
+    assert await manager.operation("queue.q", "deliverScheduledMessage", first) is None
+    assert await manager.attribute("queue.q", "scheduledCount") == 1
+    assert "no message" in await manager.refused("queue.q", "deliverScheduledMessage", first)
+    assert "no number" in await manager.refused("queue.q", "deliverScheduledMessage", "1")
+    monkeypatch.setattr(management_requests, "MAX_NAMES", 0)
+    assert "use the HTTP API" in await manager.refused("queue.q", "listScheduledMessages")
 
 
 async def test_how_a_queue_behaves_is_told(broker: Broker, manager: Manager) -> None:

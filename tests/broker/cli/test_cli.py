@@ -118,6 +118,17 @@ def test_queues(shared: Instance) -> None:
     assert ask(shared, "queue", "pause", "work")["paused"] is True
     assert ask(shared, "queue", "resume", "work")["paused"] is False
     assert ask(shared, "queue", "remove", "work", "--all")["count"] == 1
+    with shared.stomp() as client:
+        for body in ("one", "two", "three"):
+            client.publish("work", body, AMQ_SCHEDULED_TIME="4102444800000")
+    shown = ask(shared, "queue", "scheduled", "work", "--body", "--offset", "1")
+    assert [(each["body"], each["deliverAt"]) for each in shown] == [("two", 4102444800000), ("three", 4102444800000)]
+    assert re.search(r"deliverAt[^Z]* 4102444800000 ", run(shared, "queue", "scheduled", "work", "--data", "data"))
+    assert ask(shared, "queue", "deliver", "work", "--id", str(shown[0]["id"]))["count"] == 1
+    assert [each["body"] for each in ask(shared, "queue", "browse", "work", "--body")] == ["two"]
+    told = run(shared, "queue", "remove", "work", "--scheduled", "--all", "--data", "data")
+    assert told == "2 messages removed\n"
+    assert ask(shared, "queue", "remove", "work", "--all")["count"] == 1
     assert ask(shared, "queue", "purge", "orders")["count"] == 1
     assert ask(shared, "queue", "retry", "DLQ", "--all")["count"] == 0
     assert "queue work deleted" in run(shared, "queue", "delete", "work", "--if-empty", "--data", "data")

@@ -304,6 +304,96 @@ def test_purge_and_remove(shared: Instance) -> None:
     assert bodies(shared, "emptied") == []
 
 
+LATER = "4102444800000"  # 2100
+
+
+def scheduled(instance: Instance, queue: str, query: str = "body=true") -> dict[str, Any]:
+    status, answer = instance.request("GET", f"/api/v1/queues/{queue}/scheduled?{query}")
+    assert status == 200, answer
+    return dict(answer)
+
+
+def scheduled_bodies(instance: Instance, queue: str, query: str = "body=true") -> list[str]:
+    return [item["body"] for item in scheduled(instance, queue, query)["items"]]
+
+
+def later(instance: Instance, queue: str, *sent: str, at: str = LATER, **headers: str) -> None:
+    publish(instance, queue, *sent, AMQ_SCHEDULED_TIME=at, **headers)
+
+
+def test_scheduled_messages_are_listed_with_their_time(shared: Instance) -> None:
+    create(shared, "later")
+    publish(shared, "later", "now")
+    later(shared, "later", "third", at="4102444800002", color="red")
+    later(shared, "later", "first", "second", color="blue")
+    found = scheduled(shared, "later")
+    assert [item["body"] for item in found["items"]] == ["first", "second", "third"]
+    assert [item["deliverAt"] for item in found["items"]] == [int(LATER), int(LATER), int(LATER) + 2]
+    assert (found["total"], found["offset"]) == (3, 0)
+    assert scheduled_bodies(shared, "later", "body=true&offset=1&limit=1") == ["second"]
+    assert scheduled_bodies(shared, "later", "body=true&filter=color%20%3D%20'red'") == ["third"]
+    assert "body" not in scheduled(shared, "later", "limit=1")["items"][0]
+    assert bodies(shared, "later") == ["now"]
+    queue = shared.request("GET", "/api/v1/queues/later")[1]
+    assert (queue["scheduled"], queue["messages"]) == (3, 4)
+    assert shared.request("GET", "/api/v1/queues/none/scheduled")[0] == 404
+
+
+def test_scheduled_messages_are_delivered_before_their_time(shared: Instance) -> None:
+    create(shared, "hurried")
+    later(shared, "hurried", "a", "b", color="blue")
+    later(shared, "hurried", "c", color="red")
+    path = "/api/v1/queues/hurried/scheduled/deliver"
+    ids = [item["id"] for item in scheduled(shared, "hurried")["items"]]
+    with shared.stomp() as client:
+        client.send("SUBSCRIBE", {"id": "1", "destination": "hurried", "ack": "auto"})
+        assert shared.request("POST", path, {"ids": [ids[1], 12345]}) == (200, {"count": 1, "more": False})
+        assert client.receive()[2] == "b"
+        assert shared.request("POST", path, {"filter": "color = 'red'"}) == (200, {"count": 1, "more": False})
+        assert client.receive()[2] == "c"
+        assert shared.request("POST", path, {"all": True}) == (200, {"count": 1, "more": False})
+        assert client.receive()[2] == "a"
+    assert scheduled(shared, "hurried")["total"] == 0
+    for wrong in ({}, {"all": True, "ids": [1]}):
+        assert shared.request("POST", path, wrong)[0] == 400
+
+
+def test_scheduled_messages_are_removed_and_no_others(shared: Instance) -> None:
+    create(shared, "given-up")
+    publish(shared, "given-up", "now", color="red")
+    later(shared, "given-up", "a", "b", color="blue")
+    later(shared, "given-up", "c", color="red")
+    path = "/api/v1/queues/given-up/scheduled/remove"
+    item = scheduled(shared, "given-up")["items"][0]
+    waits = shared.request("GET", "/api/v1/queues/given-up/messages")[1]["items"][0]
+    assert shared.request("POST", path, {"ids": [item["id"], waits["id"]]}) == (200, {"count": 1, "more": False})
+    assert scheduled_bodies(shared, "given-up") == ["b", "c"]
+    assert shared.request("POST", path, {"filter": "color = 'red'"}) == (200, {"count": 1, "more": False})
+    assert shared.request("POST", path, {"all": True}) == (200, {"count": 1, "more": False})
+    assert scheduled(shared, "given-up")["total"] == 0
+    assert bodies(shared, "given-up") == ["now"]
+
+
+def test_scheduled_messages_on_disk_only_are_listed_delivered_and_removed(instance: Instance) -> None:
+    instance.start()
+    create(instance, "later")
+    for number in range(4):
+        later(instance, "later", f"m{number}", at=str(int(LATER) + number), color="blue" if number % 2 else "red")
+    instance.kill()
+    instance.start()
+    later(instance, "later", "new", at=str(int(LATER) + 1))
+    found = scheduled(instance, "later")["items"]
+    assert [item["body"] for item in found] == ["m0", "m1", "new", "m2", "m3"]
+    assert [item["deliverAt"] - int(LATER) for item in found] == [0, 1, 1, 2, 3]
+    path = "/api/v1/queues/later/scheduled"
+    assert instance.request("POST", f"{path}/deliver", {"filter": "color = 'blue'"})[1]["count"] == 2
+    assert instance.request("POST", f"{path}/remove", {"ids": [found[0]["id"]]})[1]["count"] == 1
+    instance.kill()
+    instance.start()
+    assert scheduled_bodies(instance, "later") == ["new", "m2"]
+    assert bodies(instance, "later") == ["m1", "m3"]
+
+
 def test_move(shared: Instance) -> None:
     create(shared, "source")
     create(shared, "target")

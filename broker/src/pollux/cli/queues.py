@@ -14,6 +14,9 @@ app = typer.Typer(help="Queues and the messages in them.", no_args_is_help=True,
 
 Name = Annotated[str, typer.Argument(help="Queue name, or address::queue.")]
 
+#: What is shown of a message, and which of it are numbers.
+_COLUMNS = ("id", "timestamp", "protocol", "priority", "durable", "size", "deliveries", "properties")
+_NUMBERS_OF_MESSAGES = ("id", "deliverAt", "timestamp", "priority", "size", "deliveries")
 _NUMBERS = ("consumers", "messages", "delivering", "scheduled", "added", "acknowledged", "expired", "killed")
 
 
@@ -128,12 +131,32 @@ def browse(
 ) -> Result:
     """Look at the messages of a queue without taking them."""
     found = client.get(_path(queue, "messages"), filter=selector, limit=limit, body=body or None)["items"]
-    columns = ["id", "timestamp", "protocol", "priority", "durable", "size", "deliveries", "properties"]
-    if body:
-        columns.append("body")
-    rows = [[each.get(column) for column in columns] for each in found]
-    right = ("id", "timestamp", "priority", "size", "deliveries")
-    return Result(found, lambda: print_table("", columns, rows, right=right))
+    return _shown(found, *_COLUMNS, *(("body",) if body else ()))
+
+
+@api.remote(app, "scheduled", epilog="Example: pollux queue scheduled orders --limit 20")
+def scheduled(
+    client: api.Client,
+    *,
+    queue: Name,
+    selector: Annotated[str | None, typer.Option("--selector", "-s", help="JMS selector of the messages.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Messages shown at most.")] = 100,
+    offset: Annotated[int, typer.Option(min=0, help="Messages left out at the beginning.")] = 0,
+    body: Annotated[bool, typer.Option("--body", help="Show bodies too.")] = False,
+) -> Result:
+    """Look at the messages of a queue that wait for their time.
+
+    The next one comes first; deliverAt is its time, in milliseconds since 1970.
+    """
+    path = _path(queue, "scheduled")
+    found = client.get(path, filter=selector, limit=limit, offset=offset, body=body or None)["items"]
+    return _shown(found, "id", "deliverAt", *_COLUMNS[1:], *(("body",) if body else ()))
+
+
+@api.remote(app, "deliver", epilog="Example: pollux queue deliver orders --id 4711", chosen=True)
+def deliver(client: api.Client, *, queue: Name, messages: dict[str, Any]) -> Result:
+    """Deliver messages that wait for their time at once."""
+    return _handled(client.post(_path(queue, "scheduled", "deliver"), messages), "delivered before their time")
 
 
 @api.remote(app, "move", epilog="Example: pollux queue move DLQ orders --all", chosen=True)
@@ -159,9 +182,23 @@ def retry(client: api.Client, *, queue: Name, messages: dict[str, Any]) -> Resul
 
 
 @api.remote(app, "remove", epilog="Example: pollux queue remove orders --id 4711", chosen=True)
-def remove(client: api.Client, *, queue: Name, messages: dict[str, Any]) -> Result:
+def remove(
+    client: api.Client,
+    *,
+    queue: Name,
+    scheduled: Annotated[
+        bool, typer.Option("--scheduled", help="Of those that wait for their time, in place of the others.")
+    ] = False,
+    messages: dict[str, Any],
+) -> Result:
     """Remove messages for good."""
-    return _handled(client.post(_path(queue, "messages", "remove"), messages), "removed")
+    which = "scheduled" if scheduled else "messages"
+    return _handled(client.post(_path(queue, which, "remove"), messages), "removed")
+
+
+def _shown(found: list[dict[str, Any]], *columns: str) -> Result:
+    rows = [[each.get(column) for column in columns] for each in found]
+    return Result(found, lambda: print_table("", columns, rows, right=_NUMBERS_OF_MESSAGES))
 
 
 def _handled(answer: dict[str, Any], what: str) -> Result:

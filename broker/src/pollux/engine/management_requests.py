@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
     from pollux.engine.accounts import Accounts
     from pollux.engine.address_manager import AddressManager
+    from pollux.engine.scheduled import ScheduledMessages
     from pollux.routing.queue import Queue
     from pollux.routing.space import Address, AddressSpace
 
-    Value = str | int | bool | list[str] | None
+    Value = str | int | bool | list[str] | list[dict[str, int]] | None
 
-#: Names in one answer: a list of all queues of a large broker would be megabytes for each request.
+#: Names, or messages, in one answer: a list of all queues of a large broker would be megabytes for each request.
 MAX_NAMES = 10_000
 _TYPES = {each.name: each for each in RoutingType}
 
@@ -41,6 +42,10 @@ class Managed(Protocol):
     @property
     def address_manager(self) -> AddressManager:
         """Creates and deletes them."""
+
+    @property
+    def scheduled(self) -> ScheduledMessages:
+        """Delivers messages before their time."""
 
     @property
     def accounts(self) -> Accounts:
@@ -141,6 +146,19 @@ def _of_queue(
     def pause(*, paused: bool) -> None:
         managed.address_manager.pause_queue(queue, paused=paused)
 
+    def list_scheduled() -> list[dict[str, int]]:
+        if queue.scheduled > MAX_NAMES:
+            raise LimitError(
+                f"{queue.scheduled} messages are scheduled, and an answer has {MAX_NAMES} at most: use the HTTP API"
+            )
+        return [{"messageID": number, "_AMQ_SCHED_DELIVERY": at} for at, number, _ in queue.scheduled_in_order()]
+
+    def deliver_scheduled(message_id: object) -> None:
+        if not isinstance(message_id, int) or isinstance(message_id, bool):
+            raise InvalidRequestError("messageId is no number")
+        if not managed.scheduled.deliver(queue, (message_id,)):
+            raise InvalidRequestError(f"no message {message_id} is scheduled in queue {queue.name!r}")
+
     return {
         "name": lambda: queue.name,
         "address": lambda: queue.address,
@@ -178,6 +196,9 @@ def _of_queue(
         "removeAllMessages": lambda: managed.purge(queue),
         "pause": lambda: pause(paused=True),
         "resume": lambda: pause(paused=False),
+        "listScheduledMessages": list_scheduled,
+        "listScheduledMessagesAsJSON": lambda: json.dumps(list_scheduled()),
+        "deliverScheduledMessage": deliver_scheduled,
     }
 
 

@@ -43,6 +43,7 @@ from pollux.engine.pages import Pages
 from pollux.engine.prepared import Prepared
 from pollux.engine.queue_records import QueueRecords
 from pollux.engine.restart import Restart
+from pollux.engine.scheduled import ScheduledMessages
 from pollux.engine.share import Share
 from pollux.engine.transactions import Transactions
 from pollux.engine.wakeups import Wakeups
@@ -139,6 +140,7 @@ class PostOffice:
         self.cooling = Cooling(storage, self.accounts, self._large_files)
         self.remove = self._departures.remove
         self.due = DueQueues(loop, self.share, space, wall_ms, self._ready)
+        self.scheduled = ScheduledMessages(storage, wall_ms, self._ready)
         self.cold = ColdMessages(loop, self.accounts, storage.read_messages, self._ready)
         self._records = QueueRecords(storage)
         self.address_manager = AddressManager(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from pollux.routing.queue import Queue
+    from pollux.routing.selector import Selector
 
 
 class MessagesApi(Answers):
@@ -34,6 +35,14 @@ class MessagesApi(Answers):
 
     async def browse(self, request: web.Request) -> web.Response:
         """Messages that wait in a queue, in order."""
+        return json_response(await self._shown(request, scheduled=False))
+
+    async def scheduled(self, request: web.Request) -> web.Response:
+        """Messages of a queue that wait for their time (``deliverAt``), the next one first, and how many there are."""
+        shown = await self._shown(request, scheduled=True)
+        return json_response({**shown, "total": self._queue(request).scheduled})
+
+    async def _shown(self, request: web.Request, *, scheduled: bool) -> dict[str, Any]:
         found = self._queue(request)
         settings = self._engine.space.settings(found.address)
         largest = settings.management_browse_page_size
@@ -43,9 +52,21 @@ class MessagesApi(Answers):
         selector = messages.selector_of(request.query.get("filter"))
         body = flag_in(request, "body")
         attribute_limit = settings.management_message_attribute_size_limit
-        shown = await messages.browse(self._engine, found, selector, offset=offset, limit=limit)
+        shown = await messages.browse(self._engine, found, selector, offset=offset, limit=limit, scheduled=scheduled)
         items = [views.message(each, body=body, attribute_limit=attribute_limit) for each in shown]
-        return json_response({"items": items, "offset": offset, "limit": limit})
+        return {"items": items, "offset": offset, "limit": limit}
+
+    async def deliver_scheduled(self, request: web.Request) -> web.Response:
+        """Deliver messages before their time."""
+        found = self._queue(request)
+        chosen, more = await self._chosen_scheduled(found, await body_of(request, CHOICE))
+        return json_response({"count": await messages.deliver(self._engine, found, chosen), "more": more})
+
+    async def remove_scheduled(self, request: web.Request) -> web.Response:
+        """Remove messages that wait for their time for good."""
+        found = self._queue(request)
+        chosen, more = await self._chosen_scheduled(found, await body_of(request, CHOICE))
+        return json_response({"count": await messages.remove(self._engine, found, chosen), "more": more})
 
     async def move(self, request: web.Request) -> web.Response:
         """Move messages to another address or queue; those that no queue there takes stay and are counted."""
@@ -94,7 +115,8 @@ class MessagesApi(Answers):
         """Remove messages for good."""
         found = self._queue(request)
         chosen, more = await self._chosen(found, await body_of(request, CHOICE))
-        return json_response({"count": await messages.remove(self._engine, found, chosen), "more": more})
+        ids = [reference.message.id for reference in chosen]
+        return json_response({"count": await messages.remove(self._engine, found, ids), "more": more})
 
     async def restore(self, request: web.Request) -> web.Response:
         """Send messages as a journal has them, each once however often it is asked (merge plans)."""
@@ -120,14 +142,20 @@ class MessagesApi(Answers):
         return json_response({"count": count, "duplicates": 1 - count})
 
     async def _chosen(self, found: Queue, body: dict[str, Any], *, origin: bool = False) -> tuple[list[Any], bool]:
-        """The messages a body means: exactly one of ``ids``, ``filter`` and ``all``."""
-        given = [name for name in ("ids", "filter", "all") if body.get(name) not in (None, False)]
-        if len(given) != 1:
-            raise ApiError(400, "bad-request", 'say which messages: one of "ids", "filter" and "all"')
-        return await messages.choose(
-            self._engine,
-            found,
-            ids=body.get("ids"),
-            selector=messages.selector_of(body.get("filter")),
-            accept=messages.has_origin if origin else None,
-        )
+        """The messages a body means that wait."""
+        ids, selector = _meant(body)
+        accept = messages.has_origin if origin else None
+        return await messages.choose(self._engine, found, ids=ids, selector=selector, accept=accept)
+
+    async def _chosen_scheduled(self, found: Queue, body: dict[str, Any]) -> tuple[list[int], bool]:
+        """Ids of the messages a body means that wait for their time."""
+        ids, selector = _meant(body)
+        return await messages.choose_scheduled(self._engine, found, ids=ids, selector=selector)
+
+
+def _meant(body: dict[str, Any]) -> tuple[list[int] | None, Selector | None]:
+    """Read which messages a body means: exactly one of ``ids``, ``filter`` and ``all``."""
+    given = [name for name in ("ids", "filter", "all") if body.get(name) not in (None, False)]
+    if len(given) != 1:
+        raise ApiError(400, "bad-request", 'say which messages: one of "ids", "filter" and "all"')
+    return body.get("ids"), messages.selector_of(body.get("filter"))

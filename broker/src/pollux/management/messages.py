@@ -1,16 +1,18 @@
 """Looking at, moving, retrying and removing the messages of a queue, a bounded piece at a time.
 
-Everything works on messages that wait; those with consumers are theirs. Messages that are on disk only are read
-when something has to be known of them.
+Everything works on messages that wait, for a consumer or (scheduled ones) for their time; those with consumers are
+theirs. Messages that are on disk only are read when something has to be known of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
 
 from pollux.engine.copies import ORIGINAL_ADDRESS, ORIGINAL_QUEUE
+from pollux.routing.reference import MessageReference
 from pollux.routing.selector import Selector, parse
 
 if TYPE_CHECKING:
@@ -19,9 +21,10 @@ if TYPE_CHECKING:
     from pollux.message import Message
     from pollux.node.engine import Engine
     from pollux.routing.queue import Queue
-    from pollux.routing.reference import MessageReference
 
 log = logging.getLogger("pollux.management")
+
+_Chosen = TypeVar("_Chosen")
 
 #: Messages handled between two turns of the loop.
 CHUNK = 500
@@ -51,13 +54,45 @@ async def walk(engine: Engine, queue: Queue, selector: Selector | None) -> Async
             await asyncio.sleep(0)
 
 
+async def walk_scheduled(engine: Engine, queue: Queue, selector: Selector | None) -> AsyncIterator[MessageReference]:
+    """Every message that waits for its time now, the next one first, also those on disk.
+
+    What comes due or leaves meanwhile may be among them: what is done to them is by their ids.
+    """
+    entries = queue.scheduled_in_order()
+    while piece := list(islice(entries, CHUNK)):
+        cold = [number for _, number, reference in piece if reference is None]
+        read = dict(zip(cold, await engine.storage.read_messages(cold), strict=True)) if cold else {}
+        for at, number, reference in piece:
+            shown = reference if reference is not None else _on_disk(queue, read.get(number), at)
+            if (
+                shown is None
+                or shown.deliver_at != at
+                or (selector is not None and not selector.matches(shown.message))
+            ):
+                continue
+            yield shown
+        await asyncio.sleep(0)
+
+
+def _on_disk(queue: Queue, message: Message | None, deliver_at: int) -> MessageReference | None:
+    """Return a reference for looking only, None for a message that is gone."""
+    if message is None:
+        return None
+    reference = MessageReference(message, queue)
+    reference.redelivered = True
+    reference.deliver_at = deliver_at
+    return reference
+
+
 async def browse(
-    engine: Engine, queue: Queue, selector: Selector | None, *, offset: int, limit: int
+    engine: Engine, queue: Queue, selector: Selector | None, *, offset: int, limit: int, scheduled: bool = False
 ) -> list[MessageReference]:
-    """Up to ``limit`` messages that match, after the first ``offset`` that do."""
+    """Up to ``limit`` messages that match after the first ``offset`` that do, of the ``scheduled`` or the others."""
     found: list[MessageReference] = []
     seen = 0
-    async for reference in walk(engine, queue, selector):
+    walked = walk_scheduled if scheduled else walk
+    async for reference in walked(engine, queue, selector):
         seen += 1
         if seen > offset:
             found.append(reference)
@@ -93,12 +128,43 @@ async def choose(
     return found, bool(found) and pages.unread(queue) > 0
 
 
-async def remove(engine: Engine, queue: Queue, chosen: list[MessageReference]) -> int:
-    """Remove these messages for good; returns how many were still there."""
+async def choose_scheduled(
+    engine: Engine, queue: Queue, *, ids: list[int] | None, selector: Selector | None
+) -> tuple[list[int], bool]:
+    """Ids of the scheduled messages an operation is for, and whether there are more for another request."""
+    wanted = set(ids) if ids is not None else None
+    found: list[int] = []
+    if selector is None:  # nothing has to be known of them
+        for looked, (_, number, _) in enumerate(queue.scheduled_in_order(), 1):
+            if wanted is None or number in wanted:
+                if len(found) >= MAXIMUM:
+                    return found, True
+                found.append(number)
+            if not looked % CHUNK:
+                await asyncio.sleep(0)
+        return found, False
+    async for reference in walk_scheduled(engine, queue, selector):
+        if len(found) >= MAXIMUM:
+            return found, True
+        found.append(reference.message.id)
+    return found, False
+
+
+async def deliver(engine: Engine, queue: Queue, chosen: list[int]) -> int:
+    """Have these scheduled messages wait no longer; returns how many still did."""
+    count = 0
+    for chunk in _chunks(chosen):
+        count += engine.post.scheduled.deliver(queue, set(chunk))
+        await engine.stable()
+    return count
+
+
+async def remove(engine: Engine, queue: Queue, chosen: list[int]) -> int:
+    """Remove these messages for good, by id; returns how many were still there."""
     post = engine.post
     count = 0
     for chunk in _chunks(chosen):
-        references, cold = queue.remove({reference.message.id for reference in chunk})
+        references, cold = queue.remove(set(chunk))
         post.remove(queue, references, cold)
         count += len(references) + len(cold)
         await engine.stable()
@@ -158,5 +224,5 @@ async def retry(engine: Engine, queue: Queue, chosen: list[MessageReference]) ->
     return count
 
 
-def _chunks(chosen: list[MessageReference]) -> list[list[MessageReference]]:
+def _chunks(chosen: list[_Chosen]) -> list[list[_Chosen]]:
     return [chosen[start : start + CHUNK] for start in range(0, len(chosen), CHUNK)]

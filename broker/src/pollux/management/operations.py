@@ -119,6 +119,9 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("POST", f"{_V1}/queues/{{name}}/messages/move", "move", "messages", body=MOVE),
     Operation("POST", f"{_V1}/queues/{{name}}/messages/retry", "retry", "messages", body=CHOICE),
     Operation("POST", f"{_V1}/queues/{{name}}/messages/remove", "remove", "messages", body=CHOICE),
+    Operation("GET", f"{_V1}/queues/{{name}}/scheduled", "scheduled", "messages", query=_BROWSE),
+    Operation("POST", f"{_V1}/queues/{{name}}/scheduled/deliver", "deliver_scheduled", "messages", body=CHOICE),
+    Operation("POST", f"{_V1}/queues/{{name}}/scheduled/remove", "remove_scheduled", "messages", body=CHOICE),
     Operation("POST", f"{_V1}/messages/restore", "restore", "messages", body=RESTORE),
     Operation(
         "POST",

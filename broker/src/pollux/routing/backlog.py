@@ -5,7 +5,6 @@ A part of :class:`pollux.routing.queue.Queue` that knows no consumers. Pure, tim
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +12,7 @@ from pollux.message import DEFAULT_PRIORITY
 from pollux.routing.counters import QueueCounters
 from pollux.routing.level import Level
 from pollux.routing.reference import MessageReference
+from pollux.routing.schedule import Schedule
 from pollux.wire.decoders import content_of
 
 if TYPE_CHECKING:
@@ -58,11 +58,7 @@ class Backlog:
         #: Levels in use, highest priority first.
         self.levels = [self._default]
         self._grouping = attributes.group_buckets != 0
-        #: (time, order, reference, position or -1): scheduled and delayed messages.
-        self._scheduled: list[tuple[int, int, MessageReference, int]] = []
-        #: (time, order, priority, id): the same, still on disk.
-        self._cold_scheduled: list[tuple[int, int, int, int]] = []
-        self._order = 0
+        self._schedule = Schedule()
         #: key -> newest message and its position (-1: not known).
         self.last_values: dict[object, tuple[MessageReference, int]] | None = {} if attributes.last_value else None
         self._displaced: list[MessageReference] = []
@@ -83,17 +79,17 @@ class Backlog:
     @property
     def cold(self) -> int:
         """Messages that wait on disk only."""
-        return sum(level.cold_count for level in self.levels) + len(self._cold_scheduled)
+        return sum(level.cold_count for level in self.levels) + self._schedule.on_disk
 
     @property
     def in_memory(self) -> int:
         """Messages in memory that no consumer has."""
-        return self.waiting + len(self._scheduled)
+        return self.waiting + self._schedule.in_memory
 
     @property
     def scheduled(self) -> int:
         """Messages that wait for their time."""
-        return len(self._scheduled) + len(self._cold_scheduled)
+        return len(self._schedule)
 
     # -- adding
 
@@ -176,8 +172,7 @@ class Backlog:
 
     def schedule(self, reference: MessageReference, deliver_at: int, position: int) -> None:
         """Have a message wait until ``deliver_at``; ``position`` is its place, -1 for the end."""
-        self._order += 1
-        heappush(self._scheduled, (deliver_at, self._order, reference, position))
+        self._schedule.add(reference, deliver_at, position)
 
     def _last_value_of(self, message: Message) -> object:
         key = self.attributes.last_value_key
@@ -268,8 +263,7 @@ class Backlog:
             kept = []
             for number in ids:
                 if number in schedules:
-                    self._order += 1
-                    heappush(self._cold_scheduled, (schedules[number], self._order, priority, number))
+                    self._schedule.add_cold(number, schedules[number], priority)
                 else:
                     kept.append(number)
             ids = kept
@@ -342,27 +336,43 @@ class Backlog:
     def due(self, now: int) -> int:
         """Make scheduled messages whose time has come available. Returns how many (dispatch if any)."""
         count = 0
-        while self._scheduled and self._scheduled[0][0] <= now:
-            _, _, reference, position = heappop(self._scheduled)
-            reference.deliver_at = 0
+        while (due := self._schedule.pop(now)) is not None:
+            self._come_due(*due, now)
             count += 1
-            if 0 < reference.message.expiration <= now:
-                self.expire(reference)
-            elif position >= 0:
-                self.put_back(reference, position)
-            else:
-                self._append(reference)
-        while self._cold_scheduled and self._cold_scheduled[0][0] <= now:
-            _, _, priority, number = heappop(self._cold_scheduled)
+        while (found := self._schedule.pop_cold(now)) is not None:
+            priority, number = found
             self.level(priority).restore((number,))
             count += 1
         if count and self.attributes.ring_size >= 0:
             self.enforce_ring()
         return count
 
+    def deliver(self, ids: Container[int], now: int) -> tuple[list[MessageReference], list[int]]:
+        """Make scheduled messages available before their time, by id: references of hot ones and ids of cold ones.
+
+        The caller records that they wait for nothing more.
+        """
+        hot, cold = self._schedule.take(ids)
+        for reference, position in hot:
+            self._come_due(reference, position, now)
+        for priority, number in cold:
+            self.level(priority).restore((number,))
+        if self.attributes.ring_size >= 0:
+            self.enforce_ring()
+        return [reference for reference, _ in hot], [number for _, number in cold]
+
+    def _come_due(self, reference: MessageReference, position: int, now: int) -> None:
+        reference.deliver_at = 0
+        if 0 < reference.message.expiration <= now:
+            self.expire(reference)
+        elif position >= 0:
+            self.put_back(reference, position)
+        else:
+            self._append(reference)
+
     def next_due(self) -> int:
         """Return when the first scheduled message is due, 0 when there is none."""
-        return min((heap[0][0] for heap in (self._scheduled, self._cold_scheduled) if heap), default=0)
+        return self._schedule.next_due()
 
     def expired(self, now: int, limit: int = SCAN_LIMIT) -> list[MessageReference]:
         """Messages that expired: gone from the queue, the caller moves or acknowledges them.
@@ -396,7 +406,8 @@ class Backlog:
             if self._expiry_level < 0:  # a whole pass: go on only while some message can expire
                 self._expiry_level = 9
                 held = any(level is not None and (level.tail or level.cold_count) for level in self._by_priority)
-                self._expiring = self._expiry_found or held or self._audience.delivering > 0 or bool(self._scheduled)
+                held = held or self._audience.delivering > 0 or self._schedule.in_memory > 0
+                self._expiring = self._expiry_found or held
                 self._expiry_found = False
                 return
 
@@ -416,24 +427,25 @@ class Backlog:
             for waiting in level.tail:
                 if waiting is not None:
                     yield waiting
-        for _, _, reference, _ in sorted(self._scheduled, key=lambda entry: entry[:2]):
-            yield reference
+        yield from self._schedule.references()
 
     def cold_ids(self) -> Iterator[int]:
         """Ids of the messages that are only on disk. Not to be used across changes."""
         for level in self.levels:
             yield from level.cold_ids()
-        for _, _, _, number in sorted(self._cold_scheduled):
-            yield number
+        yield from self._schedule.cold_ids()
 
     def scheduled_ids(self, limit: int) -> tuple[list[int], list[tuple[int, int, int]]]:
         """Ids of the scheduled messages that are due first, ``limit`` each of those in memory and on disk only.
 
         Of the latter also when they are due and how often their delivery failed.
         """
-        hot = [entry[2].message.id for entry in nsmallest(limit, self._scheduled, key=lambda entry: entry[:2])]
-        cold = nsmallest(limit, self._cold_scheduled)
-        return hot, [(number, due, self.failures(number)) for due, _, _, number in cold]
+        hot, cold = self._schedule.first(limit)
+        return hot, [(number, due, self.failures(number)) for number, due in cold]
+
+    def scheduled_in_order(self) -> Iterator[tuple[int, int, MessageReference | None]]:
+        """When each scheduled message is due, its id, and it if it is in memory; see Schedule."""
+        return self._schedule.in_order()
 
     def remove(self, ids: Container[int]) -> tuple[list[MessageReference], list[int]]:
         """Take messages out by id (not those in delivery): references of hot ones and ids of cold ones.
@@ -451,12 +463,9 @@ class Backlog:
                 level.tail[:] = [each for each in level.tail if each is not None and each.message.id not in ids]
             if level.cold_count:
                 cold.extend(level.remove_cold(ids))
-        references.extend(entry[2] for entry in self._scheduled if entry[2].message.id in ids)
-        self._scheduled = [entry for entry in self._scheduled if entry[2].message.id not in ids]
-        heapify(self._scheduled)
-        cold.extend(entry[3] for entry in self._cold_scheduled if entry[3] in ids)
-        self._cold_scheduled = [entry for entry in self._cold_scheduled if entry[3] not in ids]
-        heapify(self._cold_scheduled)
+        hot_scheduled, cold_scheduled = self._schedule.take(ids)
+        references.extend(reference for reference, _ in hot_scheduled)
+        cold.extend(number for _, number in cold_scheduled)
         for reference in references:
             self.take_out(reference)
         for number in cold:
@@ -476,8 +485,7 @@ class Backlog:
             while level.tail and len(taken) < most:
                 if (reference := level.tail.pop()) is not None:
                     taken.append(reference)
-        while self._scheduled and len(taken) < most:
-            taken.append(self._scheduled.pop()[2])
+        taken += self._schedule.shed(most - len(taken))
         for reference in taken:
             self.take_out(reference)
         self.counters.removed += len(taken)
@@ -488,8 +496,7 @@ class Backlog:
         ids: list[int] = []
         for level in self.levels:
             ids += level.shed_cold(most - len(ids))
-        while self._cold_scheduled and len(ids) < most:
-            ids.append(self._cold_scheduled.pop()[3])
+        ids += self._schedule.shed_cold(most - len(ids))
         for number in ids:
             self._cold_counts.pop(number, None)
         self.counters.removed += len(ids)

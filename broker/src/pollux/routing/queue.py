@@ -432,6 +432,14 @@ class Queue:
         """Ids of scheduled messages; see Backlog."""
         return self._backlog.scheduled_ids(limit)
 
+    def scheduled_in_order(self) -> Iterator[tuple[int, int, MessageReference | None]]:
+        """When each scheduled message is due, its id, and it if it is in memory; may be used across changes."""
+        return self._backlog.scheduled_in_order()
+
+    def deliver(self, ids: Container[int], now: int) -> tuple[list[MessageReference], list[int]]:
+        """Make scheduled messages available before their time, by id; see Backlog."""
+        return self._backlog.deliver(ids, now)
+
     def remove(self, ids: Container[int]) -> tuple[list[MessageReference], list[int]]:
         """Take messages out by id; see Backlog."""
         return self._backlog.remove(ids)
