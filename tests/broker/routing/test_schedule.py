@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pollux.config.address_settings import AddressSettings
 from pollux.routing.reference import MessageReference
-from pollux.routing.schedule import Schedule
+from pollux.routing.schedule import Schedule, Times
 
 from .bench import Bench, make_message
 
@@ -45,13 +45,53 @@ def test_who_looks_may_go_on_while_some_are_taken_out(times: list[tuple[int, boo
     schedule = filled(Bench(), times)
     looking = schedule.in_order()
     first = list(islice(looking, 1))
-    hot, cold = schedule.take(ids)
-    assert {reference.message.id for reference, _ in hot} | {number for _, number in cold} == ids & set(
-        range(len(times))
-    )
+    taken = [reference.message.id for reference, _ in schedule.hot.take(ids)]
+    taken += [number for _, number in schedule.cold.take(ids)]
+    assert set(taken) == ids & set(range(len(times)))
     left = [(at, number) for at, number, _ in schedule.in_order()]
     assert left == sorted((at, number) for number, (at, _) in enumerate(times) if number not in ids)
-    assert len([*first, *looking]) == len(times), "it sees what was there when it began"
+    shown = [number for _, number, _ in (*first, *looking)]
+    assert sorted(shown) == sorted({number for _, number in left} | {number for _, number, _ in first})
+    assert [number for number in range(len(times)) if number in schedule] == sorted(number for _, number in left)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "pop", "take", "shed"]), st.integers(0, 600), st.integers(1, 5))))
+def test_whatever_is_put_in_and_taken_out_the_first_one_due_is_next(steps: list[tuple[str, int, int]]) -> None:
+    times, model = Times[int](), dict[int, tuple[int, int]]()
+    for order, (what, number, at) in enumerate(steps):
+        if what == "add":
+            # As a message whose next attempt is delayed again: it has been taken out before.
+            for each in range(number, number + 300 * (at == 5) + 1):
+                times.take({each})
+                times.add(at, order * 1000 + each, each, each)
+                model[each] = (at, order * 1000 + each)
+        elif what == "pop":
+            due = [each for each in model if model[each][0] <= at]
+            expected = min(due, key=lambda each: model[each]) if due else None
+            assert times.pop(at) == expected
+            model.pop(expected, None)  # type: ignore[arg-type]
+        elif what == "take":
+            taken = sorted((each for each in model if each >= number), key=lambda each: model[each])
+            assert times.take(range(number, 1 << 64)) == taken
+            for each in taken:
+                del model[each]
+        else:
+            shed = times.shed(at)
+            assert len(shed) == min(at, len(model))
+            for each in shed:
+                del model[each]
+        assert len(times) == len(model)
+        assert times.soonest == min(model.values(), default=(0, 0))[0]
+        assert [number for _, _, number, _ in times.in_order()] == sorted(model, key=lambda each: model[each])
+
+
+def test_what_was_taken_out_is_not_kept_for_ever() -> None:
+    """Breaks when entries that are passed over are only given back when their time comes."""
+    times = Times[bytes]()
+    for number in range(1000):
+        times.add(1 << 40, number, number, b"")
+        times.take({number})
+    assert len(times._heap) <= 300
 
 
 def test_those_delivered_before_their_time_are_behind_what_waits() -> None:

@@ -156,7 +156,7 @@ def _of_queue(
     def deliver_scheduled(message_id: object) -> None:
         if not isinstance(message_id, int) or isinstance(message_id, bool):
             raise InvalidRequestError("messageId is no number")
-        if not managed.scheduled.deliver(queue, (message_id,)):
+        if not managed.scheduled.deliver(queue, {message_id}):
             raise InvalidRequestError(f"no message {message_id} is scheduled in queue {queue.name!r}")
 
     return {

@@ -57,7 +57,7 @@ async def walk(engine: Engine, queue: Queue, selector: Selector | None) -> Async
 async def walk_scheduled(engine: Engine, queue: Queue, selector: Selector | None) -> AsyncIterator[MessageReference]:
     """Every message that waits for its time now, the next one first, also those on disk.
 
-    What comes due or leaves meanwhile may be among them: what is done to them is by their ids.
+    One that is read from disk may leave meanwhile: what is done to them is by their ids.
     """
     entries = queue.scheduled_in_order()
     while piece := list(islice(entries, CHUNK)):
@@ -65,13 +65,8 @@ async def walk_scheduled(engine: Engine, queue: Queue, selector: Selector | None
         read = dict(zip(cold, await engine.storage.read_messages(cold), strict=True)) if cold else {}
         for at, number, reference in piece:
             shown = reference if reference is not None else _on_disk(queue, read.get(number), at)
-            if (
-                shown is None
-                or shown.deliver_at != at
-                or (selector is not None and not selector.matches(shown.message))
-            ):
-                continue
-            yield shown
+            if shown is not None and (selector is None or selector.matches(shown.message)):
+                yield shown
         await asyncio.sleep(0)
 
 
@@ -132,17 +127,16 @@ async def choose_scheduled(
     engine: Engine, queue: Queue, *, ids: list[int] | None, selector: Selector | None
 ) -> tuple[list[int], bool]:
     """Ids of the scheduled messages an operation is for, and whether there are more for another request."""
-    wanted = set(ids) if ids is not None else None
-    found: list[int] = []
+    if ids is not None:
+        found = [number for number in dict.fromkeys(ids) if queue.is_scheduled(number)]
+        return found[:MAXIMUM], len(found) > MAXIMUM
+    found = []
     if selector is None:  # nothing has to be known of them
-        for looked, (_, number, _) in enumerate(queue.scheduled_in_order(), 1):
-            if wanted is None or number in wanted:
-                if len(found) >= MAXIMUM:
-                    return found, True
-                found.append(number)
-            if not looked % CHUNK:
-                await asyncio.sleep(0)
-        return found, False
+        entries = islice(queue.scheduled_in_order(), MAXIMUM + 1)
+        while piece := [number for _, number, _ in islice(entries, CHUNK)]:
+            found += piece
+            await asyncio.sleep(0)
+        return found[:MAXIMUM], len(found) > MAXIMUM
     async for reference in walk_scheduled(engine, queue, selector):
         if len(found) >= MAXIMUM:
             return found, True

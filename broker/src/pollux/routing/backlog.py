@@ -79,12 +79,12 @@ class Backlog:
     @property
     def cold(self) -> int:
         """Messages that wait on disk only."""
-        return sum(level.cold_count for level in self.levels) + self._schedule.on_disk
+        return sum(level.cold_count for level in self.levels) + len(self._schedule.cold)
 
     @property
     def in_memory(self) -> int:
         """Messages in memory that no consumer has."""
-        return self.waiting + self._schedule.in_memory
+        return self.waiting + len(self._schedule.hot)
 
     @property
     def scheduled(self) -> int:
@@ -336,10 +336,10 @@ class Backlog:
     def due(self, now: int) -> int:
         """Make scheduled messages whose time has come available. Returns how many (dispatch if any)."""
         count = 0
-        while (due := self._schedule.pop(now)) is not None:
+        while (due := self._schedule.hot.pop(now)) is not None:
             self._come_due(*due, now)
             count += 1
-        while (found := self._schedule.pop_cold(now)) is not None:
+        while (found := self._schedule.cold.pop(now)) is not None:
             priority, number = found
             self.level(priority).restore((number,))
             count += 1
@@ -352,7 +352,7 @@ class Backlog:
 
         The caller records that they wait for nothing more.
         """
-        hot, cold = self._schedule.take(ids)
+        hot, cold = self._schedule.hot.take(ids), self._schedule.cold.take(ids)
         for reference, position in hot:
             self._come_due(reference, position, now)
         for priority, number in cold:
@@ -406,7 +406,7 @@ class Backlog:
             if self._expiry_level < 0:  # a whole pass: go on only while some message can expire
                 self._expiry_level = 9
                 held = any(level is not None and (level.tail or level.cold_count) for level in self._by_priority)
-                held = held or self._audience.delivering > 0 or self._schedule.in_memory > 0
+                held = held or self._audience.delivering > 0 or len(self._schedule.hot) > 0
                 self._expiring = self._expiry_found or held
                 self._expiry_found = False
                 return
@@ -427,25 +427,29 @@ class Backlog:
             for waiting in level.tail:
                 if waiting is not None:
                     yield waiting
-        yield from self._schedule.references()
+        yield from (reference for _, _, _, (reference, _) in self._schedule.hot.in_order())
 
     def cold_ids(self) -> Iterator[int]:
         """Ids of the messages that are only on disk. Not to be used across changes."""
         for level in self.levels:
             yield from level.cold_ids()
-        yield from self._schedule.cold_ids()
+        yield from (number for _, _, number, _ in self._schedule.cold.in_order())
 
     def scheduled_ids(self, limit: int) -> tuple[list[int], list[tuple[int, int, int]]]:
         """Ids of the scheduled messages that are due first, ``limit`` each of those in memory and on disk only.
 
         Of the latter also when they are due and how often their delivery failed.
         """
-        hot, cold = self._schedule.first(limit)
-        return hot, [(number, due, self.failures(number)) for number, due in cold]
+        hot, cold = self._schedule.hot.first(limit), self._schedule.cold.first(limit)
+        return [number for _, number in hot], [(number, due, self.failures(number)) for due, number in cold]
 
     def scheduled_in_order(self) -> Iterator[tuple[int, int, MessageReference | None]]:
         """When each scheduled message is due, its id, and it if it is in memory; see Schedule."""
         return self._schedule.in_order()
+
+    def is_scheduled(self, number: int) -> bool:
+        """Return whether a message waits for its time."""
+        return number in self._schedule
 
     def remove(self, ids: Container[int]) -> tuple[list[MessageReference], list[int]]:
         """Take messages out by id (not those in delivery): references of hot ones and ids of cold ones.
@@ -463,9 +467,8 @@ class Backlog:
                 level.tail[:] = [each for each in level.tail if each is not None and each.message.id not in ids]
             if level.cold_count:
                 cold.extend(level.remove_cold(ids))
-        hot_scheduled, cold_scheduled = self._schedule.take(ids)
-        references.extend(reference for reference, _ in hot_scheduled)
-        cold.extend(number for _, number in cold_scheduled)
+        references.extend(reference for reference, _ in self._schedule.hot.take(ids))
+        cold.extend(number for _, number in self._schedule.cold.take(ids))
         for reference in references:
             self.take_out(reference)
         for number in cold:
@@ -485,7 +488,7 @@ class Backlog:
             while level.tail and len(taken) < most:
                 if (reference := level.tail.pop()) is not None:
                     taken.append(reference)
-        taken += self._schedule.shed(most - len(taken))
+        taken += [reference for reference, _ in self._schedule.hot.shed(most - len(taken))]
         for reference in taken:
             self.take_out(reference)
         self.counters.removed += len(taken)
@@ -496,7 +499,7 @@ class Backlog:
         ids: list[int] = []
         for level in self.levels:
             ids += level.shed_cold(most - len(ids))
-        ids += self._schedule.shed_cold(most - len(ids))
+        ids += [number for _, number in self._schedule.cold.shed(most - len(ids))]
         for number in ids:
             self._cold_counts.pop(number, None)
         self.counters.removed += len(ids)

@@ -436,6 +436,10 @@ class Queue:
         """When each scheduled message is due, its id, and it if it is in memory; may be used across changes."""
         return self._backlog.scheduled_in_order()
 
+    def is_scheduled(self, number: int) -> bool:
+        """Return whether a message waits for its time."""
+        return self._backlog.is_scheduled(number)
+
     def deliver(self, ids: Container[int], now: int) -> tuple[list[MessageReference], list[int]]:
         """Make scheduled messages available before their time, by id; see Backlog."""
         return self._backlog.deliver(ids, now)
