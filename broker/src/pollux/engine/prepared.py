@@ -7,6 +7,7 @@ stores, and from other nodes that are scaled down.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -290,23 +291,36 @@ class Prepared:
         one.away = node.hex()
         self._storage.put(_ASKED, str(one.tx), node or None)
 
-    def give_away(self, one: Waiting, messages: dict[int, Message]) -> None:
-        """Forget one that another node has on its disk, with its messages: all of it is that one's."""
+    async def give_away(self, one: Waiting, messages: dict[int, Message]) -> None:
+        """Forget one that another node has on its disk, with its messages: all of it is that one's.
+
+        First what it acknowledges goes; until that is stable it waits, and is away. A power cut leaves any part of a
+        write: were it forgotten in the same one, its messages could be in their queues again. Raises StoreError.
+        """
         tx = self._storage.next_id()
         for message_id, queue_ids in one.acknowledged.items():
             for queue_id in queue_ids:
                 self._storage.append_acks(queue_id, (message_id,), tx)
         self._storage.append_commit(tx)
+        self._let_go(one, messages, Event.MOVED)
+        one.acknowledged.clear()
+        await self.stable()
         self._storage.append_rollback(one.tx)
         # Bindings are written before what is in the journal: not before this is there may it be forgotten who has it.
         self._arrivals.when_stable(
             lambda error: self._storage.put(_ASKED, str(one.tx), None) if error is None else None
         )
         self._end(one)
-        self._let_go(one, messages, Event.MOVED)
         for message in (messages[each] for each in one.sends if each in messages):
             if message.large is not None:
                 self._large_files.release(message.large.id)
+
+    async def stable(self) -> None:
+        """Wait until everything done so far is on disk. Raises StoreError."""
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._arrivals.when_stable(lambda error: None if done.done() else done.set_result(error))
+        if (error := await done) is not None:
+            raise error
 
     # -- to be seen
 

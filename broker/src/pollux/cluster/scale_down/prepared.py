@@ -21,7 +21,6 @@ from pollux.logs import event
 from pollux.routing.reference import MessageReference
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
     from pollux.cluster.connection.outgoing import OutgoingLink
@@ -129,20 +128,14 @@ class Transactions:
         # From here on another one must not be asked, also after a crash.
         one.away = link.node.hex()
         post.prepared.ask(one, link.node)
-        await self._stable()
+        await post.prepared.stable()
         refused = await link.ask(TRANSACTION, content)
         if refused:
             post.prepared.ask(one, b"")
         else:
-            post.prepared.give_away(one, messages)
+            await post.prepared.give_away(one, messages)
             event(logger, logging.WARNING, "a prepared transaction was handed over", xid=one.xid.hex(), to=link.broker)
         return refused
-
-    async def _stable(self) -> None:
-        done: asyncio.Future[Exception | None] = self._post.loop.create_future()
-        self._post.when_stable(lambda error: None if done.done() else done.set_result(error))
-        if (error := await done) is not None:
-            raise error
 
     async def _moved(self, one: Waiting, messages: dict[int, Message]) -> Moved:
         sends, acknowledged = [], []
