@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
 from broker.engine.conftest import Receiver, message
 from pollux.engine.prepared import ORIGIN
-from pollux.errors import InvalidRequestError
+from pollux.errors import DiskFullError, InvalidRequestError
+from pollux.store.journal_reader import read_journal
 
 if TYPE_CHECKING:
     from broker.engine.conftest import Office
@@ -56,7 +58,7 @@ async def taken(office: Office) -> tuple[Queue, Queue]:
         (large(office, b"sent large"), [second]),
     ]
     acknowledged = [(message(b"had", "first"), [first], 3), (large(office, b"had large"), [first], 0)]
-    office.post.prepared.take(XID, ELSEWHERE, sends, acknowledged)
+    await office.post.prepared.take(XID, ELSEWHERE, sends, acknowledged)
     await office.stable()
     return first, second
 
@@ -132,7 +134,9 @@ async def test_one_that_comes_again_is_there_once_also_when_it_was_decided(offic
             await office.post.prepared.resolve(XID, commit=True)
             await office.reopen()
         first = office.post.queue("first")
-        office.post.prepared.take(XID, ELSEWHERE, [(large(office, b"sent"), [first])], [(message(b"had"), [first], 0)])
+        await office.post.prepared.take(
+            XID, ELSEWHERE, [(large(office, b"sent"), [first])], [(message(b"had"), [first], 0)]
+        )
         await office.stable()
         assert len(office.post.prepared) == (0 if decided else 1)
     assert await bodies(office, "first") == [b"other", b"sent"]
@@ -153,9 +157,11 @@ async def test_one_whose_writing_a_crash_cut_off_is_taken_anew(office: Office) -
     office.storage.append_link(ORIGIN + ELSEWHERE, bytes(8), 1, tx)
     office.storage.append_prepare(tx, XID)
     await office.reopen()
-    assert len(office.post.prepared) == 1
+    assert len(office.post.prepared) == 0, "the other node has all of it, and nobody decides half of it here"
+    with pytest.raises(InvalidRequestError, match="no prepared transaction"):
+        await office.post.prepared.resolve(XID, commit=True)
     queue = office.post.queue("first")
-    office.post.prepared.take(XID, ELSEWHERE, [(message(b"sent", "first"), [queue])], [])
+    await office.post.prepared.take(XID, ELSEWHERE, [(message(b"sent", "first"), [queue])], [])
     await office.stable()
     assert len(office.post.prepared) == 1
     await office.post.prepared.resolve(XID, commit=True)
@@ -164,10 +170,81 @@ async def test_one_whose_writing_a_crash_cut_off_is_taken_anew(office: Office) -
     assert await bodies(office, "first") == [b"sent"]
 
 
+async def test_one_that_comes_twice_at_once_is_there_once(office: Office) -> None:
+    """A link broke while it was being written, and the other node asks again by a new one."""
+    await office.open()
+    queue = office.queue("first")
+
+    async def take() -> None:
+        sends = [(large(office, b"sent"), [queue])]
+        await office.post.prepared.take(XID, ELSEWHERE, sends, [(message(b"had", "first"), [queue], 0)])
+
+    await asyncio.gather(take(), take())
+    await office.reopen()
+    assert (len(office.post.prepared), files(office)) == (1, 1)
+    assert await office.post.prepared.resolve(XID, commit=False) == 1
+    assert await bodies(office, "first") == [b"had"]
+
+
+@pytest.mark.parametrize("ends", [DiskFullError("no room"), asyncio.CancelledError()])
+async def test_of_one_whose_writing_ends_in_between_nothing_is_left(
+    office: Office, monkeypatch: pytest.MonkeyPatch, ends: BaseException
+) -> None:
+    """The disk is full when the messages that it acknowledges are to be written, or the broker stops."""
+    await office.open()
+    queue = office.queue("first")
+    prepared = office.post.prepared
+    real, append = prepared.stable, office.storage.append_message
+
+    def refuse(*_: object) -> None:
+        raise ends
+
+    async def stable() -> None:
+        await real()
+        monkeypatch.setattr(office.storage, "append_message", refuse)
+
+    monkeypatch.setattr(prepared, "stable", stable)
+    with pytest.raises(type(ends)):
+        await prepared.take(XID, ELSEWHERE, [(message(b"sent", "first"), [queue])], [(message(b"had"), [queue], 0)])
+    monkeypatch.setattr(office.storage, "append_message", append)
+    monkeypatch.setattr(prepared, "stable", real)
+    await office.stable()
+    assert (len(prepared), office.post.accounts.total.messages) == (0, 0)
+    await office.close()
+    assert read_journal(office.directory / "journal", b"n" * 16).state.pending == {}
+    await office.open()
+    queue = office.post.queue("first")
+    await office.post.prepared.take(XID, ELSEWHERE, [], [(message(b"had", "first"), [queue], 0)])
+    assert await office.post.prepared.resolve(XID, commit=False) == 1
+    assert await bodies(office, "first") == [b"had"]
+
+
+async def test_a_queue_that_is_deleted_while_one_is_written_gets_nothing(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be in no queue that anybody knows: an orphan. None is deleted by itself meanwhile."""
+    await office.open()
+    queue = office.queue("first")
+    prepared = office.post.prepared
+    real = prepared.stable
+
+    async def stable() -> None:
+        await real()
+        assert prepared.holds(queue)
+        office.post.delete_queue("first")
+
+    monkeypatch.setattr(prepared, "stable", stable)
+    with pytest.raises(InvalidRequestError, match="was deleted while"):
+        await prepared.take(XID, ELSEWHERE, [], [(message(b"had", "first"), [queue], 0)])
+    assert not prepared.holds(queue)
+    await office.reopen()
+    assert (len(office.post.prepared), len(office.post.orphans)) == (0, 0)
+
+
 async def test_the_parts_of_one_identifier_are_decided_together(office: Office) -> None:
     await taken(office)
     first = office.post.queue("first")
-    office.post.prepared.take(XID, f"{'cd' * 16}/7", [(message(b"other part", "first"), [first])], [])
+    await office.post.prepared.take(XID, f"{'cd' * 16}/7", [(message(b"other part", "first"), [first])], [])
     assert await office.post.prepared.resolve(XID, commit=True) == 4
     await office.stable()
     assert sorted(await bodies(office, "first")) == [b"other", b"other part", b"sent"]
@@ -177,7 +254,7 @@ async def test_a_queue_is_not_deleted_while_something_may_come_back_to_it(office
     office.settings("#", auto_delete_queues=True, auto_delete_created_queues=True)
     await office.open()
     queue = office.queue("first", auto_delete=True)
-    office.post.prepared.take(XID, ELSEWHERE, [], [(message(b"had", "first"), [queue], 0)])
+    await office.post.prepared.take(XID, ELSEWHERE, [], [(message(b"had", "first"), [queue], 0)])
     await office.stable()
     receiver = Receiver()
     office.post.attach(queue, receiver)

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from broker.engine.conftest import message
+from broker.engine.test_orphans import crash, opened_on
 from broker.engine.test_power_cuts import cut, everything, on_a_disk
 from harness import in_memory
 from harness.disk_account import Account, materialise
+from pollux.engine.prepared import ORIGIN
 from pollux.errors import InvalidRequestError
 from pollux.formats.segments import MARKER_BYTES
 from pollux.store.bindings import Bindings
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 XID, ELSEWHERE, NODE = b"\x00\xffxid", f"{'ab' * 16}/7", b"t" * 16
 #: Messages that one acknowledges: in records of several sectors, and few enough to lose any of their records.
 MANY, FEW = 60, 3
+#: What one sends: several sectors before the messages that it acknowledges.
+SENT = b"s" * 3000
 #: Cuts that are drawn.
 CUTS = 40
 
@@ -65,7 +69,7 @@ def parts(data: bytes) -> Iterator[bytes]:
         end = start + int.from_bytes(data[start + 4 : start + 8], "little")
         records.append(data[start:end])
         start = end
-    assert len(records) < 12, "few enough for all their subsets"
+    assert len(records) < 17, "few enough for all their subsets"
     for kept in product((False, True), repeat=len(records)):
         yield b"".join(each if there else bytes(len(each)) for each, there in zip(records, kept, strict=True))
 
@@ -112,7 +116,7 @@ async def given_away(office: Office, disk: LossyDisk, acknowledges: int) -> tupl
     await office.send(b"stays", address="first")
     (stays,) = [reference.message.id for reference in first.iterate()]
     had = [(message(b"had %d" % number, "first"), [first], 0) for number in range(acknowledges)]
-    office.post.prepared.take(XID, ELSEWHERE, [(message(b"sent", "first"), [first, second])], had)
+    await office.post.prepared.take(XID, ELSEWHERE, [(message(b"sent", "first"), [first, second])], had)
     await office.stable()
     (one,) = office.post.prepared
     office.post.prepared.ask(one, NODE)
@@ -144,7 +148,7 @@ async def test_wherever_the_journal_is_cut_nothing_of_what_went_is_here(tmp_path
 
 
 async def test_a_power_cut_while_one_is_given_away(tmp_path: Path) -> None:
-    """What is left of it is away, and goes on: sectors of the journal and of the bindings are lost in any order."""
+    """Breaks when it could be decided here: what is left of it is away, and goes on."""
     left: Counter[bool] = Counter()
     async with on_a_disk(tmp_path / "disk") as (office, disk):
         await given_away(office, disk, MANY)
@@ -166,3 +170,93 @@ async def test_a_power_cut_while_one_is_given_away(tmp_path: Path) -> None:
 
     await cut(disk, tmp_path / "left", CUTS, check)
     assert left[True]
+
+
+# -- the node that takes it
+
+
+async def take(office: Office, body: bytes = b"sent") -> None:
+    """Take one of another node that sends ``body`` to two queues."""
+    first, second = office.post.queue("first"), office.post.queue("second")
+    had = [(message(b"had %d" % number, "first"), [first], 2) for number in range(FEW)]
+    await office.post.prepared.take(XID, ELSEWHERE, [(message(body, "first"), [first, second])], had)
+    await office.stable()
+
+
+async def about_to_take(office: Office, disk: LossyDisk) -> int:
+    """Have queues, and in one what is not concerned; note the disk. Return what that is."""
+    first = office.queue("first")
+    office.queue("second")
+    await office.send(b"stays", address="first")
+    disk.note("it comes")
+    (stays,) = [reference.message.id for reference in first.iterate()]
+    return stays
+
+
+async def test_wherever_the_journal_is_cut_one_that_is_known_is_whole(tmp_path: Path) -> None:
+    """Breaks when that it was taken is on disk before all of it: it would not be taken when it comes again."""
+    seen: set[tuple[bool, int]] = set()
+    async with on_a_disk(tmp_path / "disk") as (office, disk):
+        stays = await about_to_take(office, disk)
+        await take(office)
+
+    def check(recovered: Recovered) -> None:
+        held = sum(len(ids) for priorities in recovered.queues.values() for ids in priorities.values()) - 1
+        known = ORIGIN + ELSEWHERE in recovered.links
+        if known:
+            (one,) = recovered.prepared
+            assert (len(one.messages), len(one.acknowledgements), held) == (2, FEW, FEW)
+        assert in_queues(recovered) == Counter([stays])
+        seen.add((known, len(recovered.prepared)))
+
+    assert every_cut(disk, check) > 100
+    assert seen == {(False, 0), (False, 1), (True, 1)}
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a_power_cut_while_one_is_taken(tmp_path: Path, *, commit: bool) -> None:
+    """It comes again, as nobody confirmed it, and is there once and whole."""
+    async with on_a_disk(tmp_path / "disk") as (office, disk):
+        await about_to_take(office, disk)
+        await take(office, SENT)
+
+    async def check(again: Office) -> None:
+        await take(again, SENT)
+        await again.reopen()
+        (view,) = again.post.prepared.views()
+        assert (view["sends"], view["acknowledges"]) == (1, FEW)
+        assert again.count("first") == 1, "nobody gets what it acknowledges"
+        await again.post.prepared.resolve(XID, commit=commit)
+        await again.stable()
+        await take(again, SENT)
+        await again.reopen()
+        assert len(again.post.prepared) == 0
+        had = [] if commit else [b"had %d" % number for number in range(FEW)]
+        assert await everything(again) == Counter([b"stays", *([SENT] * 2 if commit else had)])
+
+    await cut(disk, tmp_path / "left", CUTS // 2, check)
+
+
+async def test_a_power_cut_while_one_comes_again_whose_writing_was_cut_off(tmp_path: Path) -> None:
+    """Breaks when that it was taken may be there beside an earlier half of it, which would be taken for all of it."""
+    async with on_a_disk(tmp_path / "disk") as (office, disk):
+        stays = await about_to_take(office, disk)
+        queue, one = office.post.queue("first"), office.storage
+        tx = one.next_id()
+        half = message(b"sent", "first")
+        half.id = one.next_id()
+        one.append_message(half, [queue.id], tx)
+        one.append_link(ORIGIN + ELSEWHERE, bytes(8), 1, tx)
+        one.append_prepare(tx, XID)
+        await office.stable()
+        await crash(office)
+        await opened_on(office, disk)
+        await take(office)
+
+    def check(recovered: Recovered) -> None:
+        if ORIGIN + ELSEWHERE in recovered.links:
+            (whole,) = recovered.prepared
+            assert len(whole.acknowledgements) == FEW
+        assert in_queues(recovered) == Counter([stays])
+
+    assert every_cut(disk, check) > 100

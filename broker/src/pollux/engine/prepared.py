@@ -84,6 +84,11 @@ class Prepared:
         self._arrive = arrive
         self._waiting: dict[int, Waiting] = {}
         self._taken: set[str] = set()
+        #: Beginnings of other nodes' whose writing a crash cut off. They were never confirmed: they come again, whole.
+        self._begun: list[Waiting] = []
+        #: The one that is being written.
+        self._coming: list[Waiting] = []
+        self._taking = asyncio.Lock()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -93,17 +98,26 @@ class Prepared:
 
     def holds(self, queue: Queue) -> bool:
         """Return whether an outcome may put messages into this queue."""
-        return any(queue.id in ids for one in self for kept in (one.sends, one.acknowledged) for ids in kept.values())
+        every = (*self, *self._coming)
+        return any(queue.id in ids for one in every for kept in (one.sends, one.acknowledged) for ids in kept.values())
 
     def restore(self, recovered: Recovered) -> None:
         """Take what waits out of what was recovered, before the queues are filled with it."""
         self._taken = {key for key in recovered.links if key.startswith(ORIGIN)}
         for found in recovered.prepared:
-            one = self._waiting[found.tx] = Waiting(found.tx, found.xid, found.origin)
+            one = Waiting(found.tx, found.xid, found.origin)
+            held = recovered.withhold(found.acknowledgements)
+            if one.origin and one.origin not in self._taken and not held:
+                one.sends = {message_id: [] for message_id, _, _ in found.messages}
+                self._begun.append(one)
+                node = one.origin.removeprefix(ORIGIN)
+                event(log, logging.WARNING, "half of a prepared transaction waits for all", xid=one.xid.hex(), of=node)
+                continue
+            self._waiting[one.tx] = one
             one.away = recovered.bindings.get((_ASKED, str(found.tx)), b"").hex()
             for message_id, queue_id, _ in found.messages:
                 one.sends.setdefault(message_id, []).append(queue_id)
-            for queue_id, message_id in recovered.withhold(found.acknowledgements):
+            for queue_id, message_id in held:
                 one.acknowledged.setdefault(message_id, []).append(queue_id)
                 if count := recovered.delivery_counts.pop((queue_id, message_id), 0):
                     one.counts[queue_id, message_id] = count
@@ -114,7 +128,11 @@ class Prepared:
 
     # -- another node's
 
-    def take(
+    def has_taken(self, origin: str) -> bool:
+        """Return whether a transaction of another node was taken, whatever became of it."""
+        return ORIGIN + origin in self._taken
+
+    async def take(
         self,
         xid: bytes,
         origin: str,
@@ -124,61 +142,89 @@ class Prepared:
         """Keep a transaction of another node, unless it was taken before; it counts when this is on disk.
 
         ``origin``: the node and its number there. ``acknowledged``: with the count of failed deliveries. Raises
-        DiskFullError.
+        DiskFullError, StoreError, InvalidRequestError (a queue was deleted meanwhile): nothing of it is kept then.
         """
-        key = ORIGIN + origin
-        if key in self._taken:
-            for message in (*(each for each, _ in sends), *(each for each, _, _ in acknowledged)):
-                if message.large is not None:
-                    self._storage.large.delete(message.large.id)
-            return
-        if self._storage.full:
-            raise DiskFullError("the disk is full: no prepared transaction is taken until there is room")
-        for one in self:
-            if one.origin == key:
-                self._drop(one)  # a crash cut off its writing: it was never confirmed, and comes again, whole
+        async with self._taking:
+            if self.has_taken(origin):
+                for message in (*(each for each, _ in sends), *(each for each, _, _ in acknowledged)):
+                    if message.large is not None:
+                        self._storage.large.delete(message.large.id)
+                return
+            one = Waiting(self._storage.next_id(), xid, ORIGIN + origin)
+            self._drop_begun(one.origin)
+            if self._storage.full:
+                raise DiskFullError("the disk is full: no prepared transaction is taken until there is room")
+            self._coming.append(one)
+            try:
+                self._append_one(one, sends, acknowledged)
+                # A power cut leaves any part of a write. Were the messages that it acknowledges, and the word that all
+                # of it is there, in the same one, they could be there without it: they would be anybody's.
+                await self.stable()
+                self._append_acknowledged(one, acknowledged)
+            except BaseException:
+                self._storage.append_rollback(one.tx)
+                raise
+            finally:
+                self._coming.remove(one)
+            for message, _ in sends:
+                self._hold(one, message, 1)
+            for message, queues, _ in acknowledged:
+                self._hold(one, message, len(queues))
+            self._taken.add(one.origin)
+            self._waiting[one.tx] = one
+        event(log, logging.WARNING, "a prepared transaction was taken over", xid=xid.hex(), origin=origin)
+
+    def _drop_begun(self, origin: str) -> None:
+        """Forget the beginnings of one; the messages it acknowledges were not written yet."""
+        for one in [each for each in self._begun if each.origin == origin]:
+            self._begun.remove(one)
+            self._storage.append_rollback(one.tx)
+            self._large_files.release_cold(one.sends)
+
+    def _append_one(
+        self,
+        one: Waiting,
+        sends: Sequence[tuple[Message, Sequence[Queue]]],
+        acknowledged: Sequence[tuple[Message, Sequence[Queue], int]],
+    ) -> None:
         storage = self._storage
-        one = Waiting(storage.next_id(), xid, key)
-        before = storage.next_id()
-        # The messages that it acknowledges come last, with the word that all of it is there: see _drop above.
         for message, queues in sends:
             message.id = storage.next_id()
             one.sends[message.id] = [queue.id for queue in queues]
             storage.append_message(message, _stored(queues), one.tx)
-            self._hold(one, message, 1)
         for message, queues, _ in acknowledged:
             message.id = storage.next_id()
             one.acknowledged[message.id] = [queue.id for queue in queues]
             for queue in queues:
                 storage.append_acks(queue.id, (message.id,), one.tx)
-        storage.append_link(key, _LIFE, _TAKEN, one.tx)
-        storage.append_prepare(one.tx, xid)
+        storage.append_link(one.origin, _LIFE, _TAKEN, one.tx)
+        storage.append_prepare(one.tx, one.xid)
+
+    def _append_acknowledged(self, one: Waiting, acknowledged: Sequence[tuple[Message, Sequence[Queue], int]]) -> None:
+        """Append the messages that one acknowledges, with the word that all of it is there.
+
+        Raises InvalidRequestError for a queue that was deleted since: they would be orphans.
+        """
+        for queue in {each for _, queues, _ in acknowledged for each in queues}:
+            if self._space.queue_by_id(queue.id) is None:
+                raise InvalidRequestError(f"queue {queue.name!r} was deleted while {one} was being written")
+        storage, tx = self._storage, self._storage.next_id()
         for message, queues, failures in acknowledged:
-            storage.append_message(message, _stored(queues), before)
-            self._hold(one, message, len(queues))
+            storage.append_message(message, _stored(queues), tx)
             for queue in queues:
                 if failures:
                     storage.append_delivery_count(queue.id, message.id, failures)
                     one.counts[queue.id, message.id] = failures
                 if queue.trail is not None:
                     queue.trail.accepted([message])
-        storage.append_link(key, _LIFE, _TAKEN, before)
-        storage.append_commit(before)
-        self._taken.add(key)
-        self._waiting[one.tx] = one
-        event(log, logging.WARNING, "a prepared transaction was taken over", xid=xid.hex(), origin=origin)
+        storage.append_link(one.origin, _LIFE, _TAKEN, tx)
+        storage.append_commit(tx)
 
     def _hold(self, one: Waiting, message: Message, files: int) -> None:
         one.messages[message.id] = message
         self._accounts.charge(self._accounts.of(message.address), message.size)
         if message.large is not None:
             self._large_files.hold(message.large.id, files)
-
-    def _drop(self, one: Waiting) -> None:
-        """Forget the beginning of one that a crash cut off; the messages it acknowledges were not written yet."""
-        self._storage.append_rollback(one.tx)
-        self._end(one)
-        self._large_files.release_cold(one.sends)
 
     def _end(self, one: Waiting) -> None:
         """Have it wait no more: what was in memory for it is not any more."""

@@ -60,7 +60,9 @@ async def test_thousands_of_each_kind_are_as_they_were(nodes: Make) -> None:
     for number in range(PREPARED):
         sent = message(f"sent {number}".encode(), "prepared", priority=number % 10, user="bob")
         had = message(f"had {number}".encode(), "prepared", group=f"g{number}")
-        one.post.prepared.take(binary(number), f"{one.id.hex()}/{number}", [(sent, queues)], [(had, queues, number)])
+        await one.post.prepared.take(
+            binary(number), f"{one.id.hex()}/{number}", [(sent, queues)], [(had, queues, number)]
+        )
     found = await begun(one, two)
     await found.done()
     scheduled = two.post.queue("scheduled")

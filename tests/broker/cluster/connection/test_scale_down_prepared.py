@@ -34,7 +34,7 @@ async def prepare(node: Node, xid: bytes = XID) -> None:
     large.large = writer.finish()
     sends = [(message(b"sent", "first", priority=7, duplicate_id=b"\xff\x00"), queues), (large, queues[1:])]
     acknowledged = [(message(b"had", "first", group="g"), queues[:1], 2)]
-    node.post.prepared.take(xid, f"{node.id.hex()}/{xid.hex()}", sends, acknowledged)
+    await node.post.prepared.take(xid, f"{node.id.hex()}/{xid.hex()}", sends, acknowledged)
     await node.office.stable()
 
 
@@ -128,6 +128,33 @@ async def test_whatever_ends_in_between_it_is_there_once(
         await two.office.stable()
     assert [each.data for each in await contents(two, "first")] == [b"sent"]
     assert [each.data for each in await contents(two, "second")] == [b"sent", b"sent large"]
+
+
+async def test_one_that_comes_again_when_it_was_decided_and_its_queue_is_gone_is_not_refused(
+    scaled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is refused may decide it: it would be decided twice."""
+    found = await scaled()
+    one, (two,) = found.one, found.others
+    await prepare(one)
+    asked: list[bytes] = []
+    real = OutgoingLink.ask
+
+    async def ask(self: OutgoingLink, what: str, content: bytes) -> str:
+        if what == TRANSACTION:
+            asked.append(content)
+        return await real(self, what, content)
+
+    monkeypatch.setattr(OutgoingLink, "ask", ask)
+    found.drain.begin()
+    await found.done()
+    await two.post.prepared.resolve(XID, commit=False)
+    await two.office.stable()
+    two.post.delete_queue("second")
+    await two.office.stable()
+    (content,) = asked
+    assert await one.cluster.peers.links[0].ask(TRANSACTION, content) == ""
+    assert there(two) == []
 
 
 async def test_whom_one_was_asked_of_is_waited_for_and_nobody_else_is_asked(

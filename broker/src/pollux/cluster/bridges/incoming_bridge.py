@@ -14,6 +14,7 @@ from pollux.cluster.scale_down.plan import About
 from pollux.logs import event
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterable, Sequence
 
     from pollux.cluster.connection.forwarded import Forwarded
@@ -86,6 +87,7 @@ class Receiver(Apart):
         self.node = node
         self.post = post
         self.loop = post.loop
+        self.under_way: set[asyncio.Task[None]] = set()
         self.incoming: dict[str, IncomingBridge] = {}
         self._taken: dict[str, Taken] = {
             key: Taken(Number(*one) for one in numbers) for key, numbers in post.links.items() if key.startswith(_KEY)

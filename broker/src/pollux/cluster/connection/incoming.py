@@ -26,7 +26,7 @@ from pollux.logs import event
 from pollux.wire.core.frames import CoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Iterable, Sequence
 
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.owner import Owner
@@ -53,6 +53,14 @@ class _Batch:
         self.addresses: set[str] = set()
         self.count = 0
         self.failed = ""
+
+
+def _refusal(failure: Exception) -> str:
+    """Return in words for a peer why what it asked for is not done."""
+    if isinstance(failure, (PolluxError, ValueError)):
+        return str(failure) or repr(failure)
+    logger.error("what another node asked for failed", exc_info=failure)
+    return repr(failure)
 
 
 class IncomingLink:
@@ -236,14 +244,28 @@ class IncomingLink:
     def _do(self, request: tuple[int, str, bytes], size: int) -> None:
         """Do what the peer asks for, and answer when that is on disk."""
         number, what, content = request
+        try:
+            rest = self._cluster.asked(self.node, what, content)
+        except Exception as failure:
+            self._done(number, _refusal(failure), size)
+            return
+        if rest is None:
+            self._done(number, "", size)
+            return
+        # Where this link ends meanwhile it goes on: the peer asks again.
+        task = self._cluster.loop.create_task(self._finish(rest, number, size))
+        self._cluster.under_way.add(task)
+        task.add_done_callback(self._cluster.under_way.discard)
+
+    async def _finish(self, rest: Awaitable[None], number: int, size: int) -> None:
         error = ""
         try:
-            self._cluster.asked(self.node, what, content)
-        except (PolluxError, ValueError) as refusal:
-            error = str(refusal) or repr(refusal)
+            await rest
         except Exception as failure:
-            logger.exception("what another node asked for failed")
-            error = repr(failure)
+            error = _refusal(failure)
+        self._done(number, error, size)
+
+    def _done(self, number: int, error: str, size: int) -> None:
         self._cluster.post.when_stable(lambda failure: self._answer(number, error, size) if failure is None else None)
 
     def _answer(self, number: int, error: str, size: int) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Iterable, Sequence
 
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.homes import Homes
@@ -105,6 +105,8 @@ class Owner(Protocol):
     node: bytes
     post: PostOffice
     loop: asyncio.AbstractEventLoop
+    #: What peers asked for and takes several writes.
+    under_way: set[asyncio.Task[None]]
 
     @property
     def members(self) -> Members | None:
@@ -132,8 +134,11 @@ class Owner(Protocol):
     def about(self) -> About:
         """Return what peers are told of this node."""
 
-    def asked(self, node: bytes, what: str, content: bytes) -> None:
-        """Do what a peer asks for. Raises PolluxError or ValueError, in words for the peer, when that cannot be."""
+    def asked(self, node: bytes, what: str, content: bytes) -> Awaitable[None] | None:
+        """Do what a peer asks for; return what has to be awaited for it, None: nothing.
+
+        Either raises PolluxError or ValueError, in words for the peer, when that cannot be.
+        """
 
     def arrived(self, queues: Iterable[Queue], messages: Sequence[Message]) -> None:
         """Note messages that came from another node."""

@@ -35,7 +35,7 @@ from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.outgoing import OutgoingLink
@@ -153,7 +153,9 @@ class Cluster:
         self._looking: asyncio.Task[None] | None = None
         #: What peers are told of this node; what they may ask for, by name; who is told that something changed.
         self.about: Callable[[], About] = About
-        self.requests: dict[str, Callable[[bytes, bytes], None]] = {}
+        self.requests: dict[str, Callable[[bytes, bytes], Awaitable[None] | None]] = {}
+        #: What they asked for and takes several writes.
+        self.under_way: set[asyncio.Task[None]] = set()
         self.progressed: Callable[[], None] = _nothing
 
     # -- start and stop
@@ -193,6 +195,9 @@ class Cluster:
         self.removing.stop()
         for incoming in list(self.incoming.values()):
             incoming.end("the broker stops")
+        for task in self.under_way:
+            task.cancel()
+        await asyncio.gather(*self.under_way, return_exceptions=True)
         self.moving.stop()
 
     async def _look(self) -> None:
@@ -309,12 +314,12 @@ class Cluster:
         if self.incoming.get(node) is link:
             del self.incoming[node]
 
-    def asked(self, node: bytes, what: str, content: bytes) -> None:
-        """Do what a peer asks for. Raises PolluxError or ValueError when that cannot be."""
+    def asked(self, node: bytes, what: str, content: bytes) -> Awaitable[None] | None:
+        """Do what a peer asks for; return what has to be awaited for it. Raises PolluxError or ValueError."""
         request = self.requests.get(what)
         if request is None:
             raise ValueError(f"this broker does not know how to take {what!r}")
-        request(node, content)
+        return request(node, content)
 
     def withdraw(self, *, withdrawn: bool) -> None:
         """Have other nodes send nothing here from now on, but for subscriptions that nobody else has; or again."""

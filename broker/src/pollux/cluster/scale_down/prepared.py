@@ -21,7 +21,7 @@ from pollux.logs import event
 from pollux.routing.reference import MessageReference
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from pollux.cluster.connection.outgoing import OutgoingLink
     from pollux.cluster.connection.service import Cluster
@@ -184,14 +184,17 @@ def _queues(one: Waiting, space: AddressSpace) -> list[Queue]:
     return [queue for each in sorted(numbers) if (queue := space.queue_by_id(each)) is not None]
 
 
-def taker(post: PostOffice) -> Callable[[bytes, bytes], None]:
+def taker(post: PostOffice) -> Callable[[bytes, bytes], Awaitable[None]]:
     """Return what takes other nodes' prepared transactions. It raises PolluxError or ValueError, in words for them."""
 
-    def take(node: bytes, content: bytes) -> None:
+    async def take(node: bytes, content: bytes) -> None:
         try:
             moved = msgspec.msgpack.decode(content, type=Moved)
         except msgspec.MsgspecError as error:
             raise ValueError(f"a prepared transaction cannot be read: {error}") from error
+        origin = f"{node.hex()}/{moved.tx}"
+        if post.prepared.has_taken(origin):
+            return  # also where it was decided since, and a queue of its is gone
         everything = (*moved.sends, *moved.acknowledged)
         queues: dict[str, Queue] = {}
         for name in {name for each in everything for name in each.message.queues}:
@@ -208,8 +211,8 @@ def taker(post: PostOffice) -> Callable[[bytes, bytes], None]:
                 (_message(post, each, bodies), [queues[name] for name in each.message.queues], each.message.failures)
                 for each in moved.acknowledged
             ]
-            post.prepared.take(moved.xid, f"{node.hex()}/{moved.tx}", sends, acknowledged)
-        except Exception:
+            await post.prepared.take(moved.xid, origin, sends, acknowledged)
+        except BaseException:
             for body in bodies:
                 post.storage.large.delete(body.id)
             raise

@@ -18,7 +18,7 @@ from pollux.logs import event
 from pollux.routing.spec import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from pollux.engine.post_office import PostOffice
 
@@ -30,7 +30,7 @@ class Receiving:
 
     def __init__(self, post: PostOffice) -> None:
         self._post = post
-        self.requests: dict[str, Callable[[bytes, bytes], None]] = {
+        self.requests: dict[str, Callable[[bytes, bytes], Awaitable[None] | None]] = {
             QUEUE: self._queue,
             IDS: self._ids,
             TRANSACTION: taker(post),
