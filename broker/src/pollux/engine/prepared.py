@@ -96,6 +96,9 @@ class Prepared:
     def __iter__(self) -> Iterator[Waiting]:
         return iter(list(self._waiting.values()))
 
+    def __contains__(self, one: Waiting) -> bool:
+        return one.tx in self._waiting
+
     def holds(self, queue: Queue) -> bool:
         """Return whether an outcome may put messages into this queue."""
         every = (*self, *self._coming)

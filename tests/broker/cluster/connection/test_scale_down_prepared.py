@@ -157,6 +157,28 @@ async def test_one_that_comes_again_when_it_was_decided_and_its_queue_is_gone_is
     assert there(two) == []
 
 
+async def test_one_that_is_decided_just_before_it_goes_stays_decided(
+    scaled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when it goes all the same: it would be on both."""
+    found = await scaled()
+    one, (two,) = found.one, found.others
+    await prepare(one)
+    decided, real = asyncio.Event(), moving.Transactions._moved
+
+    async def moved(self: moving.Transactions, *arguments: Any) -> moving.Moved:
+        await one.post.prepared.resolve(XID, commit=False)
+        decided.set()
+        return await real(self, *arguments)
+
+    monkeypatch.setattr(moving.Transactions, "_moved", moved)
+    found.drain.begin()
+    await found.done()
+    assert decided.is_set()
+    assert (there(one), there(two)) == ([], [])
+    assert [each.data for each in await contents(two, "first")] == [b"had"]
+
+
 async def test_whom_one_was_asked_of_is_waited_for_and_nobody_else_is_asked(
     scaled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,8 @@ class Transactions:
             if refused:
                 return refused
         content = msgspec.msgpack.encode(await self._moved(one, messages))
+        if one not in post.prepared:
+            return ""  # it was decided here meanwhile
         # From here on another one must not be asked, also after a crash.
         one.away = link.node.hex()
         post.prepared.ask(one, link.node)
