@@ -134,7 +134,7 @@ def test_queues(shared: Instance) -> None:
     assert "queue work deleted" in run(shared, "queue", "delete", "work", "--if-empty", "--data", "data")
 
 
-@pytest.mark.parametrize("given", [(), ("--all", "--id", "1"), ("--selector", "a = 1", "--all")])
+@pytest.mark.parametrize("given", [(), ("--all", "--id", "1"), ("--selector", "a = 1", "--all"), ("--selector", " ")])
 def test_saying_nothing_does_not_mean_everything(shared: Instance, given: tuple[str, ...]) -> None:
     text = run(shared, "queue", "remove", "orders", *given, "--data", "data", code=exits.EXIT_USAGE)
     assert "say which messages" in text

@@ -358,6 +358,18 @@ def test_scheduled_messages_are_delivered_before_their_time(shared: Instance) ->
         assert shared.request("POST", path, wrong)[0] == 400
 
 
+@pytest.mark.parametrize("which", ["messages", "scheduled"])
+def test_an_empty_filter_means_no_messages(shared: Instance, which: str) -> None:
+    """Breaks when it means all: a script that fills in nothing would remove what it did not mean."""
+    name = f"meant-{which}"
+    create(shared, name)
+    publish(shared, name, "stays")
+    later(shared, name, "waits")
+    status, answer = shared.request("POST", f"/api/v1/queues/{name}/{which}/remove", {"filter": " "})
+    assert (status, "the filter is empty" in str(answer)) == (400, True)
+    assert (bodies(shared, name), scheduled_bodies(shared, name)) == (["stays"], ["waits"])
+
+
 def test_scheduled_messages_are_removed_and_no_others(shared: Instance) -> None:
     create(shared, "given-up")
     publish(shared, "given-up", "now", color="red")

@@ -106,6 +106,8 @@ def choose(
     """Which messages of a queue are meant; saying nothing must not mean all."""
     if sum((bool(message_id), selector is not None, everything)) != 1:
         fail("say which messages: --id, --selector or --all, and one of them only", EXIT_USAGE)
+    if selector is not None and not selector.strip():
+        fail("say which messages: --selector is empty; write one, or --all", EXIT_USAGE)
     if message_id:
         return {"ids": message_id}
     return {"filter": selector} if selector is not None else {"all": True}

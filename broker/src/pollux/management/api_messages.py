@@ -158,4 +158,8 @@ def _meant(body: dict[str, Any]) -> tuple[list[int] | None, Selector | None]:
     given = [name for name in ("ids", "filter", "all") if body.get(name) not in (None, False)]
     if len(given) != 1:
         raise ApiError(400, "bad-request", 'say which messages: one of "ids", "filter" and "all"')
-    return body.get("ids"), messages.selector_of(body.get("filter"))
+    selector = messages.selector_of(body.get("filter"))
+    if given == ["filter"] and selector is None:
+        # Of whoever fills a filter in and has nothing to fill in: all are meant by those who say so.
+        raise ApiError(400, "bad-request", 'the filter is empty: write one, or "all" for all messages')
+    return body.get("ids"), selector
