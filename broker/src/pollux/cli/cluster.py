@@ -18,6 +18,8 @@ _LINKS = {
     "connected": "connected",
     "waiting": "waiting",
     "in flight": "inFlight",
+    "held": "held",
+    "full there": "full",
     "sent": "sent",
     "confirmed": "confirmed",
     "reason": "reason",
@@ -94,9 +96,10 @@ def _found(client: api.Client, connection: str | None, routes: str | None) -> An
 def links(client: api.Client, *, connection: Connection = None) -> Result:
     """List the links to other nodes.
 
-    Whether they stand, or why not; how many messages wait, were sent and confirmed.
+    Whether they stand, or why not; how many messages wait, were sent and confirmed; how many are held back, as their
+    addresses are full there.
     """
-    right = ("waiting", "inFlight", "sent", "confirmed")
+    right = ("waiting", "in flight", "held", "sent", "confirmed")
     return listed(_found(client, connection, "")["links"], _LINKS, right=right)
 
 

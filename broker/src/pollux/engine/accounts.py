@@ -127,6 +127,9 @@ class Account:
             self.duplicates.remove(duplicate_id)
 
 
+_NO_LIMIT = Gauge()
+
+
 class Accounts:
     """All accounts, what they hold together, and the disk.
 
@@ -277,6 +280,13 @@ class Accounts:
             return True
         verdict = admit(account.settings, account.gauge, self.total, account.pages)
         return self._open(account) and verdict not in (Verdict.BLOCK, Verdict.FAIL)
+
+    def full_alone(self, address: str) -> bool:
+        """Return whether another node is to send no more for an address because of what that has, not the broker."""
+        account = self._accounts.get(address)
+        if account is None:
+            return False
+        return admit(account.settings, account.gauge, _NO_LIMIT, account.pages) in (Verdict.BLOCK, Verdict.FAIL)
 
     def on_writable(self, address: str, callback: Callable[[], None]) -> None:
         """Call ``callback`` once, when the address is writable again, unless :meth:`off_writable` takes it back."""

@@ -78,8 +78,9 @@ PAGE_MARK = struct.Struct("<BBQQ")
 SEGMENT_END = struct.Struct("<BBQ")
 #: Life, number; the key of the link follows.
 LINK_FIELDS = struct.Struct("<8sQ")
-#: Lives of a link of which the last number is remembered.
-LINK_LIVES = 8
+#: Lives of a link of which the last number is remembered: a process of its sender has one for each of its lanes, and
+#: one more. Before there were lanes it was 8.
+LINK_LIVES = 136
 #: Priority, message id.
 REFERENCE_FIELDS = struct.Struct("<BQ")
 U16 = struct.Struct("<H")

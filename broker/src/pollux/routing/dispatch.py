@@ -137,6 +137,15 @@ class Dispatcher:
         for attachment in self.attached.values():
             attachment.review()
 
+    def select(self, consumer: Consumer, *, again: bool) -> None:
+        """A consumer has another selector now; ``again``: for all that waits. The caller dispatches."""
+        attachment = self.attached[consumer]
+        attachment.selector = consumer.selector
+        attachment.review()
+        if again:
+            for level in self.backlog.levels:
+                attachment.rewind(level.priority, 0)
+
     def _classify(self, attachment: Attachment) -> None:
         for attachments in self._classes:
             if attachments[0].priority == attachment.priority:

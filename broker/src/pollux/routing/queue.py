@@ -252,6 +252,10 @@ class Queue:
         """Detach a consumer; returns what it held, which stays in delivery."""
         return self._dispatcher.remove_consumer(consumer)
 
+    def select(self, consumer: Consumer, *, again: bool) -> None:
+        """Take over a consumer's new selector, ``again`` for all that waits; the caller dispatches."""
+        self._dispatcher.select(consumer, again=again)
+
     def review(self) -> None:
         """Take over the rights that consumers have now; the caller dispatches."""
         self._dispatcher.review()

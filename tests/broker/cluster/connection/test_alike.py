@@ -266,8 +266,9 @@ async def test_alike_messages_that_were_taken_are_left_out(nodes: Make) -> None:
         one.post.send(message(b"%d" % number))
     await receiver.wait(4)
     link = two.cluster.incoming[one.id]
+    life = one.cluster.spreading.outlets[two.id].numbering.of("orders").life
     copies = [
-        stored(message(b"%d" % number), "sf", Number(one.cluster._life, number + 1), ("orders",), (one.id,))
+        stored(message(b"%d" % number), "sf", Number(life, number + 1), ("orders",), (one.id,))
         for number in range(2, 6)
     ]
     for payload in packed(copies).payloads(1 << 20):

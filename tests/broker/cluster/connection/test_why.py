@@ -27,6 +27,7 @@ UNREACHED = Outlet("sf", "node2", 3, False, 0, "no answer", "")
         ({"delay": 500}, "when nobody took it for 500 ms"),
         ({"kept": "it is exclusive"}, "it is left alone: it is exclusive"),
         ({"others": [Other("node2", 1, 0, False, 0)]}, "no node with a consumer is reached: node2"),
+        ({"others": [Other("node2", 1, 0, True, 9, full=True)]}, "'q' is full at node2: what is for there waits"),
         ({"others": [Other("node2", 0, 1, True, 0)]}, "the consumers elsewhere have filters"),
         ({}, "a message that was moved here stays for 2 s"),
         ({"filtered": 1}, "messages with a group stay while somebody takes others here"),
@@ -48,6 +49,10 @@ def test_a_way_of_spreading_that_moves_nothing(way: Balancing) -> None:
         ({}, "'node2' is not reached (no answer): start it; if it does not come back, `pollux cluster forget node2`"),
         ({"connected": True, "in_flight": 2}, "2 messages were sent and are not on the disk"),
         ({"connected": True}, "gives no credit"),
+        ({"connected": True, "held": 7, "full": ["a", "b"]}, "7 messages wait for room at broker 'node2'"),
+        ({"connected": True, "full": ["a", "b"]}, "are full: a, b; take from their queues there"),
+        ({"connected": True, "full": [f"a{at}" for at in range(12)]}, "a8, a9, ...; take from"),
+        ({"connected": True, "full": ["a"], "behind": 9}, "9 messages are behind these on disk"),
         ({"forgetting": "the disk is full"}, "no other place yet: the disk is full"),
     ],
 )

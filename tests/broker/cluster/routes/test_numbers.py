@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pollux.cluster.routes.numbers import Number, Numbering, Taken
+from pollux.cluster.routes.numbers import LANES, Number, Numbering, Taken
 from pollux.formats.records import LINK_LIVES
 
 ONE, TWO = b"1" * 8, b"2" * 8
@@ -31,9 +31,14 @@ def test_another_life_counts_for_itself() -> None:
 
 
 def test_the_oldest_lives_are_forgotten() -> None:
-    taken = Taken(Number(bytes([at]) * 8, 1) for at in range(100))
+    taken = Taken(Number(bytes([at]) * 8, 1) for at in range(LINK_LIVES + 10))
     assert len(taken.numbers) == LINK_LIVES
-    assert not taken.is_new(Number(bytes([99]) * 8, 1))
+    assert not taken.is_new(Number(bytes([LINK_LIVES + 9]) * 8, 1))
+    assert taken.is_new(Number(bytes([9]) * 8, 1))
+
+
+def test_several_processes_with_all_their_lanes_are_remembered() -> None:
+    assert LINK_LIVES >= 4 * (LANES + 1)
 
 
 def test_it_survives_being_written_down() -> None:

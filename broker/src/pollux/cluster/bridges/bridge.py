@@ -31,6 +31,7 @@ class BridgeLink(OutgoingLink):
 
     purpose = PURPOSE
     what = "bridge"
+    apart = False
 
     def __init__(self, bridge: Bridge, others: Others) -> None:
         super().__init__(bridge, bridge.given.name, others.endpoints)

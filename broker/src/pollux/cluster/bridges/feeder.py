@@ -14,7 +14,7 @@ from pollux.cluster.bridges.apart import Apart
 from pollux.cluster.connection.forwarded import renumbered, stored
 from pollux.cluster.connection.spread import Outlet
 from pollux.cluster.connection.taker import Taker
-from pollux.cluster.routes.numbers import Numbering
+from pollux.cluster.routes.numbers import Lanes
 from pollux.config.resolve import INTERNAL_PREFIX
 from pollux.engine.forwards import Forward
 from pollux.errors import PolluxError
@@ -160,7 +160,7 @@ class Sending(Apart):
         """Know again what was on its way before this start."""
         for queue in list(self.post.space.queues):
             if queue.name.startswith(self.prefix) and len(queue.name) == len(self.prefix) + 32:
-                self.outlets[bytes.fromhex(queue.name[len(self.prefix) :])] = Outlet(queue, Numbering(self._life))
+                self.outlets[bytes.fromhex(queue.name[len(self.prefix) :])] = Outlet(queue, Lanes(self._life))
 
     def look(self) -> None:
         """Go on where a queue was made, or has room, meanwhile; called once a second."""
@@ -185,7 +185,7 @@ class Sending(Apart):
         """Return what is sent of a message, with its number. ``visited``: brokers that it came through."""
         sent = copy.copy(message)
         sent.address, sent.routing_type = address, routing
-        number = outlet.numbering.next()
+        number = outlet.numbering.next(address)
         return Forward(outlet.queue, stored(sent, outlet.queue.address, number, (), (*visited, self.node)))
 
     @property
@@ -214,7 +214,7 @@ class Sending(Apart):
     def gave_up(self, link: ToNode) -> None:
         """Nothing: the link counts its attempts, and says so."""
 
-    def opened(self, node: bytes) -> Queue:
+    def opened(self, node: bytes, *, apart: bool = False) -> Queue:  # noqa: ARG002  (a link's)
         """The other broker was reached; return the queue of what is on its way to it."""
         self.last = node
         outlet = self.outlets.get(node)
@@ -222,7 +222,7 @@ class Sending(Apart):
             name = f"{self.prefix}{node.hex()}"
             spec = QueueSpec(name, name, routing_type=RoutingType.MULTICAST, durable=True, internal=True)
             queue = self.post.space.queue(name) or self.post.create_queue(spec, auto_address=False)
-            outlet = self.outlets[node] = Outlet(queue, Numbering(self._life) if outlet is None else outlet.numbering)
+            outlet = self.outlets[node] = Outlet(queue, Lanes(self._life) if outlet is None else outlet.numbering)
         self.outlet = outlet
         self.loop.call_soon(self.look)
         self.post.trail.tell("bridge-connected", bridge=self.settings.name)
@@ -242,5 +242,5 @@ class Sending(Apart):
     def renumber(self, node: bytes, reference: MessageReference) -> None:
         """Send a message with the next number, as later ones went before it."""
         outlet = self.outlets[node]
-        copied = renumbered(reference.message, outlet.numbering.next())
+        copied = renumbered(reference.message, outlet.numbering.next(""))
         self.post.hand_over(outlet.queue, [(reference, Forward(outlet.queue, copied))])

@@ -7,7 +7,7 @@ nothing of it is seen by a consumer: it is taken off before the message is sent.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -244,6 +244,25 @@ def known(copy: Message) -> Plain | None:
     """Return a stored copy that is plain; None: :func:`to_send` looks at all of it."""
     content = copy.content
     return content if isinstance(content, Plain) else None
+
+
+class Order(NamedTuple):
+    """The life that a stored copy is numbered in, and the name that its message was sent to: in each it has a place."""
+
+    life: bytes
+    address: str
+
+
+def order_of(copy: Message) -> Order | None:
+    """Return whom a stored copy may not overtake; None when it is none."""
+    plain = known(copy)
+    if plain is not None:
+        return Order(plain.life, plain.shape.one.address)
+    try:
+        note = decode((copy.annotations or {})[ROUTE_TO])  # type: ignore[arg-type]  # what is no bytes is refused
+    except (KeyError, TypeError, msgspec.MsgspecError):
+        return None
+    return Order(note.life, note.address)
 
 
 def _as_sent(copy: Message, note: Note, notes: dict[str, Any] | None) -> Forwarded:

@@ -1,7 +1,8 @@
 """A link from another node: takes its messages in, and tells it of this node's queues.
 
 A message and the number up to which the link's messages were taken in are one transaction. It is confirmed when that is
-on disk, and as many bytes are granted again then, unless the address is full.
+on disk, and as many bytes are granted again then. A peer is told which addresses are full, and holds back what is for
+them; one of an older version is granted nothing until there is room.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from pollux.cluster.connection import payloads, refusals
+from pollux.cluster.connection.crowded import Crowded
 from pollux.cluster.connection.forwarded import is_plain, plainly_taken, taken
 from pollux.cluster.connection.local import Prefixes
 from pollux.cluster.connection.payloads import Kind, Payloads
@@ -103,6 +105,10 @@ class IncomingLink:
         self._dirty: set[Key] = set()
         self._out: deque[bytes] = deque()
         self._ended = False
+        #: Tells which addresses are full; None: the peer does not know what to do then.
+        self._crowded = Crowded(cluster.post.accounts, cluster.loop, self._tell_full) if content.get("apart") else None
+        #: Bytes to be granted when all was told that is to be told.
+        self._later = 0
         self._about_due = True
         #: The peer, which knows that this node is being emptied, has nothing for it.
         self.empty = False
@@ -131,6 +137,7 @@ class IncomingLink:
         if cluster.topology is not None:
             said["clients"] = cluster.topology.mine.as_content()
         said |= {"node_id": cluster.node.hex(), "name": cluster.name, "taken": numbers, "homes": True, "alike": True}
+        said["apart"] = self._crowded is not None
         self._conversation.accept(self._channel, **said)
         self._conversation.grant(self._channel, self._window)
         event(logger, logging.INFO, f"{self.what} from", broker=self.name, node=self.node.hex())
@@ -171,6 +178,9 @@ class IncomingLink:
         while not self._ended and conversation.credit(self._channel):
             if self._out:
                 conversation.send(self._channel, self._out.popleft())
+                if not self._out and self._later:
+                    size, self._later = self._later, 0
+                    conversation.grant(self._channel, size)
             elif not self._told_all:
                 self._told_all = True
                 self._dirty.clear()
@@ -461,14 +471,22 @@ class IncomingLink:
         self._flush()
 
     def _go_on(self, addresses: set[str], size: int) -> None:
-        """Let the peer send as much again, once there is room where it went."""
+        """Let the peer send as much again, once there is room where it went, or it knows that there is none."""
         if self._ended:
             return
         full = {address for address in addresses if not self._cluster.post.accounts.has_room(address)}
+        if full and self._crowded is not None:
+            full = self._crowded.note(full)
         if full:
             self._cluster.loop.call_later(_LOOK_AGAIN, self._go_on, full, size)
+        elif self._out:  # what it is told comes first
+            self._later += size
         else:
             self._conversation.grant(self._channel, size)
+
+    def _tell_full(self, addresses: tuple[str, ...]) -> None:
+        self._out.extend(payloads.full(addresses, self._conversation.room()))
+        self._flush()
 
     # -- the rest of a handler
 
@@ -477,12 +495,17 @@ class IncomingLink:
 
     def closed(self, code: str, text: str) -> None:
         """The peer is gone."""
-        self._ended = True
+        self._end()
         self._forget_body()
         self._cluster.left(self.node, self)
         event(logger, logging.INFO, f"{self.what} from a broker ended", broker=self.name, reason=f"{code}: {text}")
 
     def end(self, reason: str) -> None:
         """Another connection of the same peer takes its place: nothing that still comes by this one counts."""
-        self._ended = True
+        self._end()
         self._conversation.stop("stopping", reason)
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._crowded is not None:
+            self._crowded.stop()

@@ -203,9 +203,16 @@ class Mover(Taker):
         post.wake(self._queue)
 
     def _crowded(self, outlet: Queue) -> bool:
-        """Whether as much is on the way as may be: what is still being written is in no queue yet."""
+        """Whether as much is on the way as may be: what is still being written is in no queue yet.
+
+        What waits there for room at other addresses holds up nothing; for room at this one nothing more is moved.
+        """
+        held = self._spreading.held_of(outlet)
+        if held is not None and held.waits(self._queue.address):
+            return True
         in_memory = self._post.accounts.of(outlet.address).gauge.messages
-        return max(in_memory, self._post.message_count(outlet)) >= _ON_THE_WAY
+        on_the_way = max(in_memory, self._post.message_count(outlet)) - (held.count if held is not None else 0)
+        return on_the_way >= _ON_THE_WAY
 
     def _attach(self, now: float) -> None:
         self._attached = True

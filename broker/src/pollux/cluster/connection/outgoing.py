@@ -16,6 +16,7 @@ import msgspec
 
 from pollux.cluster.connection import payloads, refusals
 from pollux.cluster.connection.forwarded import known, to_send
+from pollux.cluster.connection.held import Held
 from pollux.cluster.connection.payloads import Kind, Payloads
 from pollux.cluster.connection.requests import Asking
 from pollux.cluster.connection.send_batch import Packing
@@ -55,6 +56,8 @@ class OutgoingLink:
 
     purpose = PURPOSE
     what = "cluster link"
+    #: What is for an address that is full at the peer waits for itself.
+    apart = True
     priority = 0
     selector: Selector | None = None
     browsing = False
@@ -87,6 +90,7 @@ class OutgoingLink:
         self._payloads = Payloads()
         self._waiting: deque[MessageReference] = deque()
         self._sent = Sent()
+        self.held = Held()
         self._payloads_out: deque[bytes] = deque()
         #: Sends the body of a large message; and what it waits for: credit.
         self._body: asyncio.Task[None] | None = None
@@ -185,6 +189,7 @@ class OutgoingLink:
             addresses=cluster.settings.address,
             window=cluster.settings.window,
             client_id=cluster.settings.client_id,
+            **({"apart": True} if self.apart else {}),
             **said,
         )
         await link.over
@@ -257,7 +262,7 @@ class OutgoingLink:
         event(logger, logging.INFO, f"{self.what} is up", connector=self.name, broker=broker, node=node.hex())
         self._owed = 0
         self._grant(self._cluster.settings.window)
-        self._queue = self._cluster.opened(node)
+        self._queue = self._cluster.opened(node, apart=bool(content.get("apart")))
         self.credit = _IN_FLIGHT
         if (members := self._cluster.members) is not None:
             if member is not None:
@@ -317,6 +322,8 @@ class OutgoingLink:
             self._cluster.progressed()
         elif kind is Kind.MEMBERS:
             self._cluster.told_of(content)  # type: ignore[arg-type]  # decoded as such
+        elif kind is Kind.FULL:
+            self._hold_back(content)  # type: ignore[arg-type]  # decoded as such
         else:
             self._end(CoreError("protocol", f"{kind.name} from the side that takes messages"))
 
@@ -375,6 +382,7 @@ class OutgoingLink:
         self._asking.lost(reason)
         self.credit = 0
         self._waiting.clear()
+        self.held, self.selector = Held(), None
         self._sent.end()
         self._payloads_out.clear()
         queue, self._queue = self._queue, None
@@ -393,6 +401,18 @@ class OutgoingLink:
         self.credit -= len(references)
         self._waiting += references
         self._plan()
+
+    def _hold_back(self, addresses: tuple[str, ...]) -> None:
+        """Leave in the queue what is for addresses that are full, until the peer tells of room."""
+        if self._queue is None:
+            return
+        again = self.held.told(addresses)
+        self.selector = self.held.selector
+        back = self.held.sift(self._waiting)
+        self.credit += len(back)
+        self._cluster.post.release(back, failed=False)
+        self._queue.select(self, again=again)
+        self._cluster.post.wake(self._queue)
 
     def queue_deleted(self, _queue: Queue) -> None:
         """Somebody deleted the queue: begin anew, which makes it again."""

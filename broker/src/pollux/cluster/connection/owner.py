@@ -65,8 +65,8 @@ class Sender(Protocol):
     def reached_by(self, node: bytes) -> ToNode | None:
         """Return the link by which a node is reached now; None: it is not."""
 
-    def opened(self, node: bytes) -> Queue:
-        """A peer was reached; return its store-and-forward queue."""
+    def opened(self, node: bytes, *, apart: bool = False) -> Queue:
+        """A peer was reached, which tells of full addresses or not (``apart``); return its store-and-forward queue."""
 
     def gave_up(self, link: ToNode) -> None:
         """A node was tried as often as it may be: it is taken for gone."""

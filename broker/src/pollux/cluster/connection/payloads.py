@@ -41,6 +41,7 @@ class Kind(IntEnum):
     EMPTY = 10
     REQUEST = 11
     ALIKE = 12
+    FULL = 13
 
 
 #: A message of ALIKE: which of the first ones it is like, its number, timestamp and data.
@@ -55,6 +56,7 @@ _alike = msgspec.msgpack.Decoder(tuple[tuple[Forwarded, ...], list[Item]]).decod
 _request = msgspec.msgpack.Decoder(tuple[int, str, bytes]).decode
 _answer = msgspec.msgpack.Decoder(tuple[int, str]).decode
 _about = msgspec.msgpack.Decoder(About).decode
+_full = msgspec.msgpack.Decoder(tuple[str, ...]).decode
 
 
 def telling(one: Telling, room: int) -> Iterator[bytes]:
@@ -106,6 +108,14 @@ def answer(number: int, error: str) -> bytes:
 def about(one: About) -> bytes:
     """Return the payload by which a node tells of itself."""
     return bytes((Kind.ABOUT,)) + _encode(one)
+
+
+def full(addresses: Sequence[str], room: int) -> Iterator[bytes]:
+    """Return the payloads that tell which addresses are full, of those that the peer sends to.
+
+    Only to who said ``apart``. ``room``: bytes of the largest.
+    """
+    yield from _cut(Kind.FULL, _encode(addresses), room)
 
 
 def _cut(kind: Kind, encoded: bytes, room: int) -> Iterator[bytes]:
@@ -178,4 +188,5 @@ _DECODE: dict[Kind, Callable[[bytes | memoryview], object]] = {
     Kind.REQUEST: _request,
     Kind.ANSWER: _answer,
     Kind.ABOUT: _about,
+    Kind.FULL: _full,
 }

@@ -21,6 +21,7 @@ from pollux.wire.core.datagram import Reached
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from pollux.cluster.connection.held import Held
     from pollux.cluster.connection.owner import Sender
     from pollux.cluster.discovery import Others
     from pollux.config.acceptors import Endpoint
@@ -97,6 +98,11 @@ class Peers:
     def to(self, node: bytes) -> OutgoingLink | None:
         """Return the link by which a node is reached now; None: it is not."""
         return next((link for link in self.links if link.node == node and link.connected), None)
+
+    def held(self, node: bytes) -> Held | None:
+        """Return what is held back of what waits for a node, as addresses there are full; None: it is not reached."""
+        link = self.to(node)
+        return link.held if link is not None else None
 
     def look(self) -> list[Member]:
         """Look where this node is reached now; return what has to be told."""

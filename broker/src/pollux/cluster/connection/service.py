@@ -22,7 +22,7 @@ from pollux.cluster.connection.spread import Outlet, Spreading
 from pollux.cluster.connector import ClusterConnector
 from pollux.cluster.membership import WAS_REMOVED
 from pollux.cluster.routes.choice import Balancing
-from pollux.cluster.routes.numbers import Number, Numbering, Taken
+from pollux.cluster.routes.numbers import Lanes, Number, Taken
 from pollux.cluster.routes.records import Telling
 from pollux.cluster.routes.table import RoutingTable
 from pollux.cluster.scale_down.plan import About
@@ -89,6 +89,7 @@ class Cluster:
         self.homes: Homes | None = None
         self.local = LocalQueues(post.space, node, post.storage.epoch, Prefixes(""), self.elsewhere)
         self.peers = Peers(self, others, places=places, recovered=post.recovered)
+        self.spreading.held = self.peers.held
         self.incoming: dict[bytes, IncomingLink] = {}
         self._refusals = Refusals()
         #: Where clients find this node and the others.
@@ -177,7 +178,7 @@ class Cluster:
         for queue in list(self.post.space.queues):
             if queue.name.startswith(prefix) and len(queue.name) == len(prefix) + 32:
                 node = bytes.fromhex(queue.name[len(prefix) :])
-                self.spreading.outlets[node] = Outlet(queue, Numbering(self._life))
+                self.spreading.outlets[node] = Outlet(queue, Lanes(self._life))
                 self.table.hear(node, Telling(1, whole=True, records=self._remembered.of(node)))
                 self.table.disconnected(node)
         self.spreading.learned()
@@ -413,8 +414,8 @@ class Cluster:
         """Return the link by which a node is reached now; None: it is not."""
         return self.peers.to(node)
 
-    def opened(self, node: bytes) -> Queue:
-        """A peer was reached; return its store-and-forward queue."""
+    def opened(self, node: bytes, *, apart: bool = False) -> Queue:
+        """A peer was reached, which tells of full addresses or not (``apart``); return its store-and-forward queue."""
         self.removing.came_back(node)
         name = self._outlet_of(node)
         queue = self.post.space.queue(name)
@@ -422,7 +423,8 @@ class Cluster:
             spec = QueueSpec(name, name, routing_type=RoutingType.MULTICAST, durable=True, internal=True)
             queue = self.post.create_queue(spec, auto_address=False)
         outlet = self.spreading.outlets.get(node)
-        numbering = outlet.numbering if outlet is not None else Numbering(self._life)
+        numbering = outlet.numbering if outlet is not None else Lanes(self._life)
+        numbering.apart = apart
         self.spreading.outlets[node] = Outlet(queue, numbering)
         self.table.connected(node)
         for number in range(1, self.settings.tellings + 1):

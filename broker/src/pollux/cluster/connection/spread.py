@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pollux.cluster.connection.forwarded import change, mark_moved, renumbered, stored
+from pollux.cluster.connection.forwarded import change, mark_moved, order_of, renumbered, stored
 from pollux.cluster.connection.local import takers
 from pollux.cluster.routes.choice import Balancing, Candidate, choose
 from pollux.cluster.routes.grouped import choose_for_group, weight
@@ -16,12 +16,13 @@ from pollux.routing.selector import SelectorError, parse
 from pollux.routing.space import takes
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from pollux.cluster.connection.forwarded import Forwarded
+    from pollux.cluster.connection.held import Held
     from pollux.cluster.connection.homes import Homes
     from pollux.cluster.connection.local import Prefixes
-    from pollux.cluster.routes.numbers import Numbering
+    from pollux.cluster.routes.numbers import Lanes
     from pollux.cluster.routes.records import Key, QueueRecord
     from pollux.cluster.routes.table import Path, RoutingTable
     from pollux.message import Message
@@ -61,7 +62,7 @@ class Outlet(NamedTuple):
     """Where messages for another node wait, and who numbers them."""
 
     queue: Queue
-    numbering: Numbering
+    numbering: Lanes
 
 
 class Spreading:
@@ -82,6 +83,8 @@ class Spreading:
         self.grouped: Prefixes | None = None
         #: Who looks at duplicate ids for all nodes; None: each for itself.
         self.homes: Homes | None = None
+        #: What is held back of what waits for a node, as addresses there are full; None: it is not reached.
+        self.held: Callable[[bytes], Held | None] = lambda _node: None
         #: Names of queues that leave: where others of their group are reached they get nothing.
         self.leaving: Container[str] = frozenset()
         #: What messages of a name are for, and of which space, table and outlets that is true.
@@ -90,6 +93,10 @@ class Spreading:
         self._turns: dict[tuple[str, str], int] = {}
         #: Messages sent to a queue since its record was heard.
         self._sent: dict[Key, tuple[int, int]] = {}
+
+    def held_of(self, outlet: Queue) -> Held | None:
+        """Return what is held back of what waits in a store-and-forward queue."""
+        return next((self.held(node) for node, one in self.outlets.items() if one.queue is outlet), None)
 
     def learned(self) -> None:
         """The table of routes is another one now."""
@@ -141,7 +148,8 @@ class Spreading:
         self._turns[group] = len(here) + 1
         self._count(key, path, len(messages))
         owner = b"" if key[0] == path.peer else key[0]
-        change(messages, outlet.queue.address, outlet.numbering, queues, visited, owner=owner, topic=bool(group[1]))
+        numbering = outlet.numbering.of(messages[0].address)
+        change(messages, outlet.queue.address, numbering, queues, visited, owner=owner, topic=bool(group[1]))
 
     def from_home(self, message: Message) -> Sequence[Queue] | Spread:
         """Return where a message goes whose duplicate id was looked at: no other node has to do it again."""
@@ -249,8 +257,8 @@ class Spreading:
         self._count(key, path)
         owner, topic = key[0], bool(group[1])
         whose = b"" if owner == path.peer else owner
-        address = outlet.queue.address
-        copy = stored(message, address, outlet.numbering.next(), queues, visited, owner=whose, topic=topic)
+        number = outlet.numbering.next(message.address)
+        copy = stored(message, outlet.queue.address, number, queues, visited, owner=whose, topic=topic)
         away = b"" if topic or message.duplicate_id is None else owner
         return Spread((), (Forward(outlet.queue, copy),), away)
 
@@ -437,7 +445,7 @@ class Spreading:
         home: bool = False,
     ) -> Forward:
         outlet = self.outlets[peer]
-        number = outlet.numbering.next()
+        number = outlet.numbering.next(message.address)
         whose = b"" if owner == peer else owner
         address, visited = outlet.queue.address, (*visited, self._node)
         copy = stored(
@@ -457,7 +465,9 @@ class Spreading:
     @staticmethod
     def renumbered(copy: Message, outlet: Outlet) -> Forward:
         """Return another copy of one that waits, with the next number."""
-        return Forward(outlet.queue, renumbered(copy, outlet.numbering.next()))
+        order = order_of(copy)
+        name = order.address if order is not None else ""
+        return Forward(outlet.queue, renumbered(copy, outlet.numbering.next(name)))
 
 
 def wanted_by(record: QueueRecord, message: Message) -> bool:

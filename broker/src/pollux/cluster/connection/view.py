@@ -72,6 +72,8 @@ def _link(cluster: Cluster, link: OutgoingLink) -> dict[str, Any]:
         "queue": outlet.queue.name if outlet is not None else None,
         "waiting": cluster.post.message_count(outlet.queue) if outlet is not None else 0,
         "inFlight": link.in_flight,
+        "held": link.held.count,
+        "full": sorted(link.held.full),
         "sent": link.sent,
         "confirmed": link.confirmed,
     }
@@ -117,6 +119,7 @@ def why(cluster: Cluster, name: str) -> list[str]:
             sum(count for _, count in path.record.filtered),
             path.connected,
             path.record.credit,
+            (held := cluster.peers.held(path.peer)) is not None and held.waits(queue.address),
         )
         for key, path in cluster.table.group(group).items()
     ]
@@ -146,6 +149,9 @@ def _outlet(cluster: Cluster, node: bytes, queue: Queue) -> reasons.Outlet:
         link.in_flight if link is not None else 0,
         link.reason if link is not None else "no connector leads there",
         "",
+        link.held.count if link is not None else 0,
+        sorted(link.held.full) if link is not None else (),
+        cluster.post.message_count(queue) - queue.waiting - queue.delivering,
     )
 
 

@@ -10,14 +10,19 @@ if TYPE_CHECKING:
     from pollux.cluster.routes.choice import Balancing
 
 
+#: Addresses that are named of those that are full.
+_NAMED = 10
+
+
 class Other(NamedTuple):
-    """A queue of the same group at another node."""
+    """A queue of the same group at another node. ``full``: its address is, so that what is for it waits."""
 
     node: str
     consumers: int
     filtered: int
     connected: bool
     credit: int
+    full: bool = False
 
 
 class Queue(NamedTuple):
@@ -36,7 +41,10 @@ class Queue(NamedTuple):
 
 
 class Outlet(NamedTuple):
-    """Hold what is known of a store-and-forward queue: whose it is, and whether its node is reached."""
+    """Hold what is known of a store-and-forward queue: whose it is, and whether its node is reached.
+
+    ``held`` messages wait as addresses there are ``full``, and ``behind`` those what was not read from disk yet.
+    """
 
     name: str
     node: str
@@ -45,6 +53,9 @@ class Outlet(NamedTuple):
     in_flight: int
     reason: str
     forgetting: str
+    held: int = 0
+    full: Sequence[str] = ()
+    behind: int = 0
 
 
 def of_outlet(one: Outlet) -> Iterator[str]:
@@ -59,13 +70,29 @@ def of_outlet(one: Outlet) -> Iterator[str]:
             f"broker {one.node!r} is not reached{reason}: start it; if it does not come back, `pollux cluster forget"
             f" {one.node}` routes anew what waits for it"
         )
+    elif one.full:
+        names = ", ".join(one.full[:_NAMED]) + (", ..." if len(one.full) > _NAMED else "")
+        yield (
+            f"{one.held} messages wait for room at broker {one.node!r}, where these addresses are full: {names}; take"
+            " from their queues there. What is for others goes on"
+        )
+        if one.behind:
+            yield f"{one.behind} messages are behind these on disk, and are read when there is memory: they wait, too"
     elif one.in_flight:
         yield (
-            f"{one.in_flight} messages were sent and are not on the disk of broker {one.node!r} yet: an address there"
-            " may be full (BLOCK, FAIL), for which what goes to others waits, too, or its disk slow"
+            f"{one.in_flight} messages were sent and are not on the disk of broker {one.node!r} yet: its disk may"
+            " be slow, or it is full (global-max-size; of an older version: one of its addresses, BLOCK or FAIL)"
         )
     else:
         yield f"broker {one.node!r} gives no credit: it has to store what was sent before; see its log"
+
+
+def _of_takers(one: Queue, reached: Sequence[Other]) -> Iterator[str]:
+    """Say what is in the way of messages to nodes that are reached and have consumers."""
+    if reached and not any(other.consumers for other in reached):
+        yield "the consumers elsewhere have filters: what none of them lets through stays"
+    if crowded := sorted(other.node for other in reached if other.full):
+        yield f"{one.address!r} is full at {', '.join(crowded)}: what is for there waits until there is room"
 
 
 def of_queue(one: Queue, balancing: Balancing) -> Iterator[str]:
@@ -99,8 +126,7 @@ def of_queue(one: Queue, balancing: Balancing) -> Iterator[str]:
     reached = [other for other in takers if other.connected]
     if not reached:
         yield f"no node with a consumer is reached: {', '.join(sorted(other.node for other in takers))}; start them"
-    elif not any(other.consumers for other in reached):
-        yield "the consumers elsewhere have filters: what none of them lets through stays"
+    yield from _of_takers(one, reached)
     if reached and balancing.moves and one.delay >= 0 and one.covered and not one.kept:
         if one.delay > 0:
             yield f"it is moved when nobody took it for {one.delay} ms"

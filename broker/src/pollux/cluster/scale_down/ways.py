@@ -54,7 +54,7 @@ class NodeWay:
     def forward(self, reference: MessageReference, queue: Queue) -> Forward:
         """Return the copy of a message for the queue of the same name there."""
         outlet = self._cluster.spreading.outlets[self.node]
-        number = outlet.numbering.next()
+        number = outlet.numbering.next(reference.message.address)
         names, visited = (queue.name,), (self._cluster.node,)
         topic = queue.routing_type is RoutingType.MULTICAST
         copy = stored(reference.message, outlet.queue.address, number, names, visited, reference=reference, topic=topic)
