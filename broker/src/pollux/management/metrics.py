@@ -108,6 +108,7 @@ def _clusters(connections: Connections) -> Iterator[Metric]:
     up = GaugeMetricFamily("pollux_cluster_link_up", "1 while the link to a node stands.", labels=labels)
     waiting = GaugeMetricFamily("pollux_cluster_link_messages", "Messages that wait for the node.", labels=labels)
     flight = GaugeMetricFamily("pollux_cluster_link_in_flight", "Messages sent, not confirmed.", labels=labels)
+    full = GaugeMetricFamily("pollux_cluster_link_full_addresses", "Addresses that are full there.", labels=labels)
     sent = CounterMetricFamily("pollux_cluster_link_messages_sent", "Messages sent.", labels=labels)
     confirmed = CounterMetricFamily("pollux_cluster_link_messages_confirmed", "Messages confirmed.", labels=labels)
     nodes = GaugeMetricFamily("pollux_cluster_nodes", "Nodes known, with this one.", labels=("connection",))
@@ -124,9 +125,10 @@ def _clusters(connections: Connections) -> Iterator[Metric]:
             up.add_metric(of, link.connected)
             waiting.add_metric(of, cluster.post.message_count(outlet.queue) if outlet is not None else 0)
             flight.add_metric(of, link.in_flight)
+            full.add_metric(of, len(link.held.full))
             sent.add_metric(of, link.sent)
             confirmed.add_metric(of, link.confirmed)
-    yield from (up, waiting, flight, sent, confirmed, nodes, routes, moved)
+    yield from (up, waiting, flight, full, sent, confirmed, nodes, routes, moved)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -73,6 +73,7 @@ async def test_metrics_of_links_and_of_what_is_known(nodes: Make) -> None:
     assert found["pollux_cluster_link_up", *link] == 1
     assert found["pollux_cluster_link_messages", *link] == 0
     assert found["pollux_cluster_link_in_flight", *link] == 0
+    assert found["pollux_cluster_link_full_addresses", *link] == 0
     assert found["pollux_cluster_link_messages_sent_total", *link] == 1
     assert found["pollux_cluster_link_messages_confirmed_total", *link] == 1
     assert (found["pollux_cluster_nodes", "c"], found["pollux_cluster_routes", "c"]) == (2, 1)
