@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import until
 from broker.cluster.connection.nodes import take
@@ -13,6 +14,7 @@ from broker.engine.conftest import message
 from pollux.cluster.connection import crowded, incoming, mover, view
 from pollux.cluster.connection.crowded import Crowded
 from pollux.cluster.connection.outgoing import OutgoingLink
+from pollux.config import resolve
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.message import RoutingType
 
@@ -133,6 +135,30 @@ async def test_what_is_held_back_comes_once_and_in_order_after_an_interruption(n
     assert numbers(orders) == list(range(COUNT + 20))
     await until(lambda: not one.post.message_count(outlet(one, two)))
     assert two.post.message_count(two.post.queue("prices")) == 20
+
+
+async def test_more_than_fits_into_memory_waits_on_disk_with_what_is_behind_it(
+    nodes: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it comes once and in order when there is room, also with a restart while it is in pages."""
+    small = replace(resolve._INTERNAL, max_size_bytes=300_000, max_read_page_bytes=200_000, page_size_bytes=100_000)
+    monkeypatch.setattr(resolve, "_INTERNAL", small)
+    one, two, orders, prices = await crowd(nodes)
+    send(one, count=3 * COUNT)
+    await held(one)
+    await one.office.stable()
+    queue = outlet(one, two)
+    await until(lambda: one.post.message_count(queue) > queue.message_count)
+    said = view.why(one.cluster, queue.name)
+    assert "messages are behind these on disk, and are read when there is memory" in said[1]
+    assert len(prices.got) < 3 * COUNT
+    two.post.acknowledge(prices.got)
+    await one.reopen()
+    one.reach(two)
+    await until(lambda: one.cluster.peers.links[0].connected)
+    await asyncio.gather(drain(two, orders, 3 * COUNT), prices.wait(3 * COUNT))
+    assert numbers(orders) == numbers(prices) == list(range(3 * COUNT))
+    await until(lambda: not one.post.message_count(outlet(one, two)))
 
 
 async def test_with_an_older_version_all_waits_as_before(nodes: Make, monkeypatch: pytest.MonkeyPatch) -> None:
