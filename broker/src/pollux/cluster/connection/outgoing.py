@@ -432,6 +432,8 @@ class OutgoingLink:
             if not self._payloads_out:
                 if not self._waiting or self._sent.size >= self._cluster.settings.unconfirmed:
                     return
+                if not self._link.conversation.credit(self._channel):
+                    return  # what is packed cannot be held back any more
                 batch, large = self._batch()
                 if large is not None:
                     self._body = self._cluster.loop.create_task(self._send_body(self._link.conversation, large, batch))
