@@ -167,7 +167,7 @@ async def test_with_an_older_version_all_waits_as_before(nodes: Make, monkeypatc
     send(one)
     await until(lambda: not two.post.accounts.has_room("orders"))
     link = one.cluster.peers.links[0]
-    await until(lambda: link.in_flight)
+    await until(lambda: link._link is not None and not link._link.conversation.credit(link._channel))
     assert not link.held.full
     assert len(prices.got) < COUNT
     assert not one.cluster.spreading.outlets[two.id].numbering.apart

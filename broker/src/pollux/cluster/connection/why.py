@@ -84,7 +84,10 @@ def of_outlet(one: Outlet) -> Iterator[str]:
             " be slow, or it is full (global-max-size; of an older version: one of its addresses, BLOCK or FAIL)"
         )
     else:
-        yield f"broker {one.node!r} gives no credit: it has to store what was sent before; see its log"
+        yield (
+            f"broker {one.node!r} gives no credit: it has to store what was sent before, or is full (global-max-size;"
+            " of an older version: one of its addresses, BLOCK or FAIL); see its log"
+        )
 
 
 def _of_takers(one: Queue, reached: Sequence[Other]) -> Iterator[str]:
