@@ -255,7 +255,7 @@ async def test_of_a_broker_that_is_full_as_a_whole_all_waits(nodes: Make) -> Non
 async def test_of_very_many_full_addresses_the_rest_waits_as_before(
     nodes: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crowded, "MOST", 2)
+    monkeypatch.setattr(crowded, "MOST_FULL", 2)
     (one,) = await nodes(1)
     names = ["a", "b", "c"]
     for name in names:

@@ -15,8 +15,10 @@ from broker.cluster.connection.held_model import NODE, History
 from broker.engine.conftest import message
 from pollux.cluster.connection.forwarded import order_of, stored
 from pollux.cluster.connection.held import Held
+from pollux.cluster.connection.payloads import MOST_FULL, Kind, Payloads, full
 from pollux.cluster.routes.numbers import LANES, Lanes, Number, base_of
 from pollux.routing.reference import MessageReference
+from pollux.wire.core.frames import CoreError
 
 if TYPE_CHECKING:
     from pollux.message import Message
@@ -127,3 +129,13 @@ def test_what_was_let_through_is_not_behind_what_came_later() -> None:
     assert not held.sift(waiting)
     assert [*waiting] == [earlier]
     assert not held.lets(copy("prices", OTHER, 2))
+
+
+def test_a_node_that_tells_of_more_full_addresses_than_it_may_is_not_believed() -> None:
+    """Breaks when what is kept of what another node says has no bound."""
+    names = tuple(f"a{at}" for at in range(MOST_FULL + 1))
+    (payload,) = full(names[1:], 1 << 16)
+    assert Payloads().decode(payload) == (Kind.FULL, names[1:])
+    (payload,) = full(names, 1 << 16)
+    with pytest.raises(CoreError, match="cannot be read"):
+        Payloads().decode(payload)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pollux.cluster.connection.payloads import MOST_FULL
 from pollux.cluster.routes.numbers import base_of
 
 if TYPE_CHECKING:
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
 
     from pollux.engine.accounts import Accounts
 
-#: Addresses that a peer is told of at most: for more of them all that it sends waits.
-MOST = 256
 #: Seconds after which it is looked again whether there is room, for what nobody is called: pages, or the settings.
 _LOOK = 0.5
 
@@ -42,7 +41,7 @@ class Crowded:
             address = base_of(name)
             if address in self._full:
                 continue
-            if len(self._full) < MOST and self._accounts.full_alone(address):
+            if len(self._full) < MOST_FULL and self._accounts.full_alone(address):
                 self._full[address] = None
                 self._accounts.on_writable(address, self._woken)
             else:

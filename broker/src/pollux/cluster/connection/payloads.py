@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec.structs import replace
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Bytes of a message that was cut to pieces: more is no message.
 MAXIMUM_MESSAGE = 256 << 20
+#: Addresses that a node is told of at most as full: for more of them all that it sends waits.
+MOST_FULL = 256
 #: Characters of an answer that says what is wrong.
 MAXIMUM_ERROR = 1000
 _NODE = 16
@@ -56,7 +58,7 @@ _alike = msgspec.msgpack.Decoder(tuple[tuple[Forwarded, ...], list[Item]]).decod
 _request = msgspec.msgpack.Decoder(tuple[int, str, bytes]).decode
 _answer = msgspec.msgpack.Decoder(tuple[int, str]).decode
 _about = msgspec.msgpack.Decoder(About).decode
-_full = msgspec.msgpack.Decoder(tuple[str, ...]).decode
+_full = msgspec.msgpack.Decoder(Annotated[tuple[str, ...], msgspec.Meta(max_length=MOST_FULL)]).decode
 
 
 def telling(one: Telling, room: int) -> Iterator[bytes]:
