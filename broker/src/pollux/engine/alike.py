@@ -73,11 +73,11 @@ class Alike:
         if change is not None:
             change(messages)
         ids = [each for queue in queues for each in queue.stored_as]
-        for message in messages:
-            message.id = storage.next_id()
+        for message_id, message in enumerate(messages, storage.next_ids(len(messages))):
+            message.id = message_id
             message.references = held
-            if ids and message.durable:
-                storage.append_message(message, ids, tx)
+        if ids and messages[0].durable:
+            storage.append_messages(messages, ids, tx)
         if attempt is not None and attempt.tx == tx:
             attempt.stored += [(account, message, queues, 0) for message in messages]
         self._accounts.charge(account, size, len(messages))

@@ -15,12 +15,17 @@ from pollux.formats.records import (
     COUNT,
     DURABLE,
     EXTENDED,
+    FIELDS,
+    FIELDS_TX,
+    MESSAGE_FIELDS_SIZE,
     MESSAGE_ONE,
     MESSAGE_TX_ONE,
     OUTCOME,
     SCHEDULE,
+    TRIPLE,
     TX,
     U32,
+    U64,
     RecordType,
 )
 from pollux.formats.segments import FRAME, FRAME_SIZE, MARKER
@@ -38,6 +43,9 @@ _ADDRESSES_KEPT = 10_000
 #: Queues a message record can name; more are added by references.
 MOST_QUEUES = 0xFFFF
 _MESSAGE = int(RecordType.MESSAGE)
+#: Where id, timestamp and expiration begin in a message's record without its frame, and from there on its address.
+_NUMBERS, _NUMBERS_TX = FIELDS - FRAME_SIZE + 8, FIELDS_TX - FRAME_SIZE + 8
+_BEHIND_NUMBERS = MESSAGE_FIELDS_SIZE - 8 + U64.size
 
 
 class Appends:
@@ -127,6 +135,45 @@ class Appends:
         if journal.size > journal.group_bytes:
             journal.hand_over()
 
+    def messages(self, messages: Sequence[Message], queue_ids: Sequence[int], tx: int = 0) -> None:
+        """Store durable messages as :meth:`message` does each: they differ in nothing but ids, data, timestamps,
+        expirations and annotations, of which all have the same names.
+        """
+        if len(queue_ids) != 1:
+            for message in messages:
+                self.message(message, queue_ids, tx)
+            return
+        if self.full:
+            self._check_room()
+        if tx:
+            self.tx_records[tx] = self.tx_records.get(tx, 0) + len(messages)
+        first, journal, salt = messages[0], self.journal, self._salt
+        address = self._addresses.get(first.address) or self._encode_address(first.address)
+        # Of a head all is the same but id, timestamp and expiration, which are side by side, and the extension behind.
+        head = records.message_head(first, queue_ids, tx, address)
+        numbers = _NUMBERS_TX if tx else _NUMBERS
+        plain_end = numbers + _BEHIND_NUMBERS + len(address)
+        before, behind = head[:numbers], head[numbers + TRIPLE.size : plain_end]
+        extension = _extensions(first, head[plain_end:]) if len(head) > plain_end else None
+        pack, pack_frame = TRIPLE.pack, FRAME.pack
+        sync = self._sync_plain and not tx
+        if not journal.scheduled:
+            journal.schedule()
+        for message in messages:
+            data = message.data
+            head = before + pack(message.id, message.timestamp, message.expiration) + behind
+            if extension is not None:
+                head += extension(message)
+            length = FRAME_SIZE + len(head) + len(data)
+            frame = pack_frame(MARKER, length, crc32c(data, crc32c(head, salt ^ length)))
+            journal.parts += (frame, head, data)
+            journal.records += 1
+            journal.size += length
+            if sync:
+                journal.sync = True
+            if journal.size > journal.group_bytes:
+                journal.hand_over()
+
     def _encode_address(self, address: str) -> bytes:
         if len(self._addresses) >= _ADDRESSES_KEPT:
             self._addresses.clear()
@@ -195,3 +242,24 @@ class Appends:
         """The records appended with ``tx`` never happened."""
         self.tx_records.pop(tx, None)
         self.journal.append(OUTCOME.pack(RecordType.ROLLBACK, 0, tx, 0), sync=self._sync_tx)
+
+
+def _extensions(first: Message, encoded: bytes) -> Callable[[Message], bytes]:
+    """Return what encodes the extension, with its size, of messages that are like ``first``, whose it is."""
+
+    def each(message: Message) -> bytes:
+        extension = records.extension_of(message)
+        return U32.pack(len(extension)) + extension
+
+    values = tuple((first.annotations or {}).values())
+    if len(values) != 1 or first.large is not None or not isinstance(values[0], bytes):
+        return each
+    # It is what the extension ends with.
+    size = len(values[0])
+    same = encoded[: len(encoded) - size]
+
+    def noted(message: Message) -> bytes:
+        (value,) = message.annotations.values()  # type: ignore[union-attr]  # as the first one has
+        return same + value if isinstance(value, bytes) and len(value) == size else each(message)
+
+    return noted

@@ -94,6 +94,7 @@ class Storage:
         self.full = False
         self._appends = appends = Appends(settings, salt=self._salt, check_room=self._room.check)
         self.append_message = appends.message
+        self.append_messages = appends.messages
         self.append_references = appends.references
         self.append_acks = appends.acks
         self.append_drop_queue = appends.drop_queue
@@ -325,6 +326,14 @@ class Storage:
         if value >= self._last_id:
             raise StoreError("this life has used up its ids; restart the broker")
         self._next_id = value + 1
+        return value
+
+    def next_ids(self, count: int) -> int:
+        """The first of so many ids, as :meth:`next_id` gives one."""
+        value = self._next_id
+        if value + count > self._last_id:
+            raise StoreError("this life has used up its ids; restart the broker")
+        self._next_id = value + count
         return value
 
     def when_stable(self, callback: StableCallback) -> None:
