@@ -25,7 +25,7 @@ from pollux.store.checkpoint import read_checkpoint
 from pollux.store.checkpointer import Job, Source
 from pollux.store.files import FileOperations
 from pollux.store.index import Reader
-from pollux.store.maintenance import due_bytes
+from pollux.store.maintenance import Maintenance, due_bytes
 
 if TYPE_CHECKING:
     from pollux.store.recovered import Recovered
@@ -153,6 +153,48 @@ async def test_producers_do_not_wait_for_somebody_who_lets_everybody_go_first(
     monkeypatch.setattr(os, "nice", asked.append)
     await carry_out(tmp_path, monkeypatch, urgent=urgent)
     assert asked == nice
+
+
+async def test_a_checkpoint_that_gets_nothing_of_a_busy_machine_becomes_urgent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when a journal grows for as long as others leave no time of a processor."""
+    asked: list[bool] = []
+    run = Maintenance._run_checkpointer
+
+    async def starved(self: Maintenance, job: checkpointer.Job, seconds: float) -> checkpointer.Result:
+        asked.append(job.urgent)
+        return await run(self, job, seconds if job.urgent else 0.0)
+
+    monkeypatch.setattr(Maintenance, "_run_checkpointer", starved)
+    settings = settings_in(tmp_path, journal_file_size=4 << 10, journal_compact_min_files=1)
+    async with opened(settings) as one:
+        for _ in range(3):
+            one.storage.append_message(message_of(one.storage, bytes(3000)), [1])
+            await stable(one.storage)
+        maintenance = one.storage._maintenance
+        assert maintenance is not None
+        await until(lambda: maintenance.checkpoints)
+        assert asked[:2] == [False, True]
+
+
+async def test_whoever_stops_a_broker_does_not_wait_for_what_others_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when the checkpoint of a stop lets everybody else on a busy machine go first."""
+    asked: list[bool] = []
+    run = Maintenance._run_checkpointer
+
+    async def noted(self: Maintenance, job: checkpointer.Job, seconds: float) -> checkpointer.Result:
+        asked.append(job.urgent)
+        return await run(self, job, seconds)
+
+    monkeypatch.setattr(Maintenance, "_run_checkpointer", noted)
+    async with opened(settings_in(tmp_path)) as one:
+        one.storage.append_message(message_of(one.storage), [1])
+        await stable(one.storage)
+        assert asked == []
+    assert asked == [True]
 
 
 async def carry_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, urgent: bool = False) -> None:

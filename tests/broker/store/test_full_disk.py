@@ -307,17 +307,16 @@ async def test_what_producers_wait_for_is_urgent(tmp_path: Path, monkeypatch: py
         return found
 
     monkeypatch.setattr(Maintenance, "_job", record)
-    settings = settings_in(tmp_path, max_disk_usage=90, disk_scan_period=10)
-    async with opened(settings) as one:
-        one.storage.append_message(message_of(one.storage), [1])
-        await stable(one.storage)
-    assert asked == [False]
+    settings = settings_in(tmp_path, max_disk_usage=90, disk_scan_period=10, journal_file_size=4 << 10)
     files = FaultyFiles()
     async with opened(settings, files=files) as one:
+        for _ in range(3):
+            one.storage.append_message(message_of(one.storage, bytes(3000)), [1])
+            await stable(one.storage)
+        assert asked == []
         files.free = 1
-        one.storage.append_message(message_of(one.storage), [1])
-        await until(lambda: one.storage.full)
-    assert asked[1:] == [True]
+        await until(lambda: one.storage.full and asked)
+        assert asked[0]
 
 
 def test_the_reserve_leaves_nothing_half_made(tmp_path: Path) -> None:

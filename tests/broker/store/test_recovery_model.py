@@ -99,11 +99,20 @@ def histories(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     return steps
 
 
+#: Annotations and user that messages have in turn: they mean nothing to their queues.
+RARER: tuple[tuple[dict[str, str | int | bytes] | None, str | None], ...] = (
+    (None, None),
+    ({"note": b"A"}, None),
+    ({"note": b"A"}, "alice"),
+)
+
+
 def encode(step: tuple[Any, ...], counts: dict[int, int]) -> bytes:
     """A step as a record's body."""
     match step:
         case ("message", message_id, priority, queues, tx):
             message = message_of(None, b"body", message_id=message_id, priority=priority)
+            message.annotations, message.user = RARER[message_id % len(RARER)]
             counts[tx] = counts.get(tx, 0) + 1
             return records.message_head(message, queues, tx, b"an.address") + message.data
         case ("acks", queue, ids, tx):

@@ -7,23 +7,25 @@ those who compare stores, or count, after compaction has taken the records away.
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, convert, field
 
-from pollux.formats import records
-from pollux.formats.records import EXTENDED, FIELDS, FIELDS_TX, MESSAGE_FIELDS_SIZE, TX, U32
-from pollux.formats.segments import FRAME_SIZE
+from pollux.formats.records import EXTENDED, FIELDS, MESSAGE_FIELDS_SIZE, TX, U32
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Sequence
 
     from pollux.formats.segments import SegmentHeader
 
 #: Addresses of a life that are counted by name (those with most messages; the others together, under an empty name),
 #: lives whose addresses are, and lives that are remembered at all: a checkpoint stays small.
 MOST_ADDRESSES, COUNTED_LIVES, MOST_LIVES = 1000, 100, 10_000
-_COUNTS = struct.Struct("<HH")
+#: Of a message's record: its length, flags, the bytes of the address and how many queues it has; the last two where a
+#: transaction is before them. Where the queues' ids begin without one.
+_HEAD, _HEAD_TX = struct.Struct("<4xI5xB4xHH"), struct.Struct("<26xHH")
+_QUEUES = FIELDS + MESSAGE_FIELDS_SIZE
 
 
 class Life(Struct, array_like=True):
@@ -42,10 +44,10 @@ class Life(Struct, array_like=True):
     #: Address -> messages, bytes of them, bytes of the largest.
     counted: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
-    def count(self, address: str, size: int) -> None:
-        """Note a message."""
+    def count(self, address: str, sizes: Sequence[int]) -> None:
+        """Note messages of an address by the bytes of each."""
         messages, total, largest = self.counted.get(address, (0, 0, 0))
-        self.counted[address] = (messages + 1, total + size, max(largest, size))
+        self.counted[address] = (messages + len(sizes), total + sum(sizes), max(largest, max(sizes, default=0)))
 
 
 class History(Struct):
@@ -63,22 +65,47 @@ class History(Struct):
             before, held = self.pages.get(address, (0, 0))
             self.pages[address] = (before + pages, held + messages)
 
-    def fold(self, header: SegmentHeader, end: int, data: bytes | bytearray, offsets: Iterable[int]) -> None:
-        """Note a segment whose records end at ``end``; ``offsets``: of the MESSAGE records in ``data``, its bytes."""
+    def fold(
+        self,
+        header: SegmentHeader,
+        end: int,
+        data: bytes | bytearray,
+        ids: Sequence[int],
+        offsets: Sequence[int],
+        *,
+        large: Callable[[int], int | None] | None = None,
+    ) -> None:
+        """Note a segment whose records end at ``end``; ``ids``, ``offsets``: of the MESSAGE records in ``data``.
+
+        ``large``: by a message's id how large its body is, if that is in a file; None: none is.
+        """
         life = self.lives.get(header.epoch)
         if life is None:
             began = header.sequence
             life = self.lives[header.epoch] = Life(header.epoch, header.salt, header.created, began, began, end)
         life.ended, life.end = header.sequence, end
-        view = memoryview(data)
-        names: dict[bytes, str] = {}
-        for offset in offsets:
-            number, address, size = _look(view, offset)
-            name = names.get(address)
-            if name is None:
-                name = names[address] = address.decode(errors="replace")
-            life.newest = max(life.newest, number)
-            life.count(name, size)
+        head, head_tx, u32 = _HEAD.unpack_from, _HEAD_TX.unpack_from, U32.unpack_from
+        sizes: defaultdict[bytes, list[int]] = defaultdict(list)
+        # Of the last message: most have the address of the one before.
+        address, found = None, list[int]()
+        for message_id, offset in zip(ids, offsets, strict=True):
+            length, flags, name, queues = head(data, offset)
+            start = offset + _QUEUES + 8 * queues
+            if flags & TX:
+                name, queues = head_tx(data, offset)
+                start = offset + _QUEUES + 8 * (queues + 1)
+            behind = start + name
+            size = offset + length - behind
+            if flags & EXTENDED:
+                in_file = large(message_id) if large is not None else None
+                size = size - U32.size - u32(data, behind)[0] if in_file is None else in_file
+            if data[start:behind] != address:
+                address = data[start:behind]
+                found = sizes[bytes(address)]
+            found.append(size)
+        life.newest = max(life.newest, max(ids, default=0))
+        for address, found in sizes.items():
+            life.count(address.decode(errors="replace"), found)
 
     def bound(self) -> None:
         """Forget what would make a checkpoint large."""
@@ -124,21 +151,3 @@ def _together(counted: dict[str, tuple[int, int, int]], most: int) -> dict[str, 
     kept = {name: counted[name] for name in ordered[:most]}
     kept[""] = (sum(one[0] for one in others), sum(one[1] for one in others), max(one[2] for one in others))
     return kept
-
-
-def _look(view: memoryview, offset: int) -> tuple[int, bytes, int]:
-    """(id, address, bytes) of a message's record."""
-    (length,) = U32.unpack_from(view, offset + 4)
-    flags = view[offset + FRAME_SIZE + 1]
-    position = offset + (FIELDS_TX if flags & TX else FIELDS)
-    (number,) = records.U64.unpack_from(view, position + 8)
-    address_length, queues = _COUNTS.unpack_from(view, position + 4)
-    position += MESSAGE_FIELDS_SIZE + 8 * queues
-    address = bytes(view[position : position + address_length])
-    position += address_length
-    if flags & EXTENDED:
-        large = records.message_extension(view[offset : offset + length]).get("large")
-        if large is not None:
-            return number, address, large[1]
-        position += 4 + int(U32.unpack_from(view, position)[0])
-    return number, address, offset + length - position

@@ -226,6 +226,30 @@ def message_extension(record: memoryview | bytes) -> Mapping[str, Any]:
     return values
 
 
+#: How the extension begins of a message that has nothing but annotations, which mean nothing to a replay. From where to
+#: where that is in its record, the bytes of the address added, when it has one queue and no transaction.
+ANNOTATED = b"\x81\xabannotations"
+EXTENSION = FIELDS + MESSAGE_FIELDS_SIZE + U64.size + U32.size
+EXTENSION_KEY = EXTENSION + len(ANNOTATED)
+
+
+class Extension(msgspec.Struct, gc=False):
+    """Holds what a replay needs of a message's rarer fields: ``large`` is id, size and, where it is known, checksum."""
+
+    deliver_at: int = 0
+    duplicate_id: bytes | None = None
+    large: tuple[int, ...] | None = None
+
+
+_decode_extension = msgspec.msgpack.Decoder(Extension).decode
+
+
+def extension_at(data: memoryview | bytes, position: int) -> Extension:
+    """Return what a replay needs of the extension whose size is at ``position``: the others are not looked at."""
+    (size,) = U32.unpack_from(data, position)
+    return _decode_extension(data[position + 4 : position + 4 + size])
+
+
 def message_id(record: memoryview | bytes) -> int:
     """Only the id of a message record."""
     position = FIELDS_TX if record[FRAME_SIZE + 1] & TX else FIELDS

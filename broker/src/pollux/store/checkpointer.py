@@ -1,9 +1,9 @@
 """The checkpointer: folds sealed segments into a new checkpoint and rewrites sparse files.
 
 A subprocess of the broker (``python -m pollux.store.checkpointer``), at nice 19 so that its work never stalls the event
-loop, unless producers wait for it (a full disk). It reads one JSON job from standard input and writes one JSON result.
-It only ever adds files: killed at any point it leaves a ``.tmp`` or an unreferenced ``.bodies`` file, which the broker
-deletes when the next checkpoint is installed. Deleting is the broker's decision.
+loop; unless somebody waits for it (a full disk, a stop), or it waited too long. It reads one JSON job from standard
+input and writes one JSON result. It only ever adds files: killed at any point it leaves a ``.tmp`` or an unreferenced
+``.bodies`` file, which the broker deletes when the next checkpoint is installed. Deleting is the broker's decision.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Job(msgspec.Struct):
     segment_size: int
     #: Process id of the broker: when it is gone the work is nobody's any more. 0: whoever asks.
     broker: int = 0
-    #: Producers are blocked until it is done: it gets its share of a busy machine.
+    #: Somebody waits for it (producers, as the disk is full; who stops the broker), or it was begun before and got too
+    #: little of a busy machine: it gets its share.
     urgent: bool = False
     #: Where the files are.
     files: bytes = b""
@@ -177,7 +178,10 @@ def fold(state: State, job: Job, table: list[BodyFile], files: Files, history: H
         segment = SegmentFile(path, source.epoch, source.sequence, size, header, limit=source.limit, files=files)
         known = len(state.locations)
         replay = recovery.replay_segment(state, segment, len(table), buffer)
-        history.fold(header, replay.end, buffer, [one & OFFSET_MASK for one in state.locations[known:]])
+        offsets = [one & OFFSET_MASK for one in state.locations[known:]]
+        history.fold(
+            header, replay.end, buffer, state.ids[known:], offsets, large=state.large_size if state.large else None
+        )
         replayed += replay.records
         found = recovery.settle_segment(state, directory, segment, final=source.final, keep=False)
         if source.epoch == job.epoch:

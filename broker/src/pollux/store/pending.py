@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+#: A message: id, priority, queue ids, deliver at (ms since 1970), address and, if it has one, duplicate id.
+Entry = tuple[int, int, tuple[int, ...], int, str, bytes | None]
+
 
 class Pending(Struct):
     """The records of an open transaction; they count when its commit is read."""
 
-    #: (message id, priority, queue ids, deliver at, address, duplicate id)
-    messages: list[tuple[int, int, tuple[int, ...], int, str, bytes | None]] = field(default_factory=list)
+    messages: list[Entry] = field(default_factory=list)
     acknowledgements: list[tuple[int, list[int]]] = field(default_factory=list)
     #: (message id, priority, queue ids)
     references: list[tuple[int, int, tuple[int, ...]]] = field(default_factory=list)

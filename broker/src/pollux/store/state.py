@@ -16,7 +16,21 @@ from msgspec import Struct, field
 
 from pollux.checksum import crc32c
 from pollux.formats import records
-from pollux.formats.records import BATCH, EXTENDED, PAIR, TRIPLE, TX, U32, U64, RecordType
+from pollux.formats.records import (
+    ANNOTATED,
+    BATCH,
+    EXTENDED,
+    EXTENSION,
+    EXTENSION_KEY,
+    MESSAGE_FIELDS,
+    MESSAGE_FIELDS_SIZE,
+    PAIR,
+    TRIPLE,
+    TX,
+    U32,
+    U64,
+    RecordType,
+)
 from pollux.formats.segments import (
     FOLLOWS_UNSYNCED,
     FRAME_SIZE,
@@ -30,7 +44,7 @@ from pollux.formats.segments import (
 )
 from pollux.store import ids as numbers
 from pollux.store.page_records import PAGES, PageRecords
-from pollux.store.pending import IncompleteOutcome, Pending
+from pollux.store.pending import Entry, IncompleteOutcome, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -39,8 +53,11 @@ if TYPE_CHECKING:
 FILE_SHIFT = 32
 OFFSET_MASK = (1 << FILE_SHIFT) - 1
 
-#: Frame, type, flags and a message's fields with its first queue id; a shorter record is padded by what follows.
-_LOOK = struct.Struct("<IIIBBBBBBHHQQQQ")
+#: Frame, type, flags and, of a message without a transaction, its priority, the bytes of its address, how many queues
+#: it has, its id and its first queue; a shorter record is padded by what follows. Of one in a transaction: that, and
+#: the same without the address.
+_LOOK = struct.Struct("<IIIBBxBxxHHQ16xQ")
+_LOOK_TX = struct.Struct("<14xQxBxx2xHQ16xQ")
 #: Bytes a buffer must have behind its last record for ``_LOOK``.
 PADDING = 64
 
@@ -115,15 +132,17 @@ class State:
         ``resume``: go on where that replay of the same segment ended, and add to it.
         """
         result = resume or Replay()
-        look, crc = _LOOK.unpack_from, crc32c
+        look, look_tx, crc = _LOOK.unpack_from, _LOOK_TX.unpack_from, crc32c
         add_id, add_location, add_length = self.ids.append, self.locations.append, self.lengths.append
         added = self.added
         base = file << FILE_SHIFT
+        # The transaction of the last message, and all its messages so far.
+        open_tx, messages = 0, list[Entry]()
         position = result.end
         count = result.records
         with memoryview(data) as view:
             while True:
-                marker, length, expected, kind, flags, _, priority, _, _, _, queues, message_id, _, _, queue_id = look(
+                marker, length, expected, kind, flags, priority, name, queues, message_id, queue_id = look(
                     view, position
                 )
                 end = position + length
@@ -139,15 +158,27 @@ class State:
                     position = following
                     continue
                 count += 1
-                if kind == _MESSAGE and queues == 1 and not flags & (TX | EXTENDED):
-                    add_id(message_id)
-                    add_location(base | position)
-                    add_length(length)
-                    key = queue_id << 4 | priority
-                    try:
-                        added[key].append(message_id)
-                    except KeyError:
-                        added[key] = array("Q", (message_id,))
+                if kind == _MESSAGE:
+                    in_tx = flags & TX
+                    if in_tx:
+                        tx, priority, queues, message_id, queue_id = look_tx(view, position)
+                    if queues != 1 or (
+                        flags & EXTENDED
+                        and (in_tx or view[position + name + EXTENSION : position + name + EXTENSION_KEY] != ANNOTATED)
+                    ):
+                        self._fold_message(flags, view[position:end], base | position)
+                    else:
+                        add_id(message_id)
+                        add_location(base | position)
+                        add_length(length)
+                        if in_tx:
+                            if tx != open_tx:
+                                open_tx, messages = tx, self._pending_of(tx).messages
+                            messages.append((message_id, priority, (queue_id,), 0, "", None))
+                        elif (ids := added.get(queue_id << 4 | priority)) is not None:
+                            ids.append(message_id)
+                        else:
+                            added[queue_id << 4 | priority] = array("Q", (message_id,))
                 elif kind == _BATCH:
                     _, _, size, number = BATCH.unpack_from(view, position + FRAME_SIZE)
                     result.last_batch = (position, size)
@@ -158,6 +189,7 @@ class State:
                         result.first_number = number
                 else:
                     self._fold(kind, flags, view[position:end], base | position)
+                    open_tx = 0  # it may have ended
                 position = end
         result.end = position
         result.records = count
@@ -168,8 +200,6 @@ class State:
     def _fold(self, kind: int, flags: int, record: memoryview, location: int) -> None:
         if kind == _ACKS:
             self._fold_acks(flags, record)
-        elif kind == _MESSAGE:
-            self._fold_message(flags, record, location)
         elif kind == RecordType.REFERENCES:
             self._fold_references(flags, record)
         elif kind == RecordType.DELIVERY_COUNT:
@@ -215,7 +245,9 @@ class State:
             self.drop_queue(queue_id)
 
     def _transaction(self, record: memoryview) -> Pending:
-        (tx,) = U64.unpack_from(record, 14)
+        return self._pending_of(U64.unpack_from(record, 14)[0])
+
+    def _pending_of(self, tx: int) -> Pending:
         pending = self.pending.get(tx)
         if pending is None:
             pending = self.pending[tx] = Pending()
@@ -223,30 +255,33 @@ class State:
 
     def _fold_message(self, flags: int, record: memoryview, location: int) -> None:
         position = records.FIELDS_TX if flags & TX else records.FIELDS
-        _, priority, _, _, _, queues, message_id, _, _ = records.MESSAGE_FIELDS.unpack_from(record, position)
-        queue_ids = struct.unpack_from(f"<{queues}Q", record, position + records.MESSAGE_FIELDS_SIZE)
+        _, priority, _, _, name, queues, message_id, _, _ = MESSAGE_FIELDS.unpack_from(record, position)
+        position += MESSAGE_FIELDS_SIZE
+        if queues == 1:
+            queue_ids = U64.unpack_from(record, position)
+        else:
+            queue_ids = struct.unpack_from(f"<{queues}Q", record, position)
         self.ids.append(message_id)
         self.locations.append(location)
         self.lengths.append(len(record))
-        deliver_at, duplicate = 0, None
+        deliver_at, duplicate, address = 0, None, ""
         if flags & EXTENDED:
-            extension = records.message_extension(record)
-            deliver_at = extension.get("deliver_at", 0)
-            duplicate = extension.get("duplicate_id")
-            large = extension.get("large")
+            extension = records.extension_at(record, position + 8 * queues + name)
+            deliver_at, duplicate, large = extension.deliver_at, extension.duplicate_id, extension.large
             if large is not None:
                 self.large[message_id] = large[0]
                 self.large_sizes[large[0]] = large[1]
                 if len(large) > 2:
                     self.large_sums[large[0]] = large[2]
-        address = records.message_address(record) if duplicate is not None else ""
+            if duplicate is not None:
+                address = records.message_address(record)
         entry = (message_id, priority, queue_ids, deliver_at, address, duplicate)
         if flags & TX:
             self._transaction(record).messages.append(entry)
         else:
             self._add_message(entry)
 
-    def _add_message(self, entry: tuple[int, int, tuple[int, ...], int, str, bytes | None]) -> None:
+    def _add_message(self, entry: Entry) -> None:
         message_id, priority, queue_ids, deliver_at, address, duplicate = entry
         if len(queue_ids) > 1 and self.references is not None:
             self.references[message_id] = len(queue_ids)
@@ -342,8 +377,14 @@ class State:
     def commit(self, tx: int, pending: Pending) -> None:
         """Make a transaction's records count."""
         self.pages.commit(tx, pending)
+        added = self.added
         for entry in pending.messages:
-            self._add_message(entry)
+            message_id, priority, queue_ids, deliver_at, _, duplicate = entry
+            held = added.get(queue_ids[0] << 4 | priority) if len(queue_ids) == 1 else None
+            if held is None or deliver_at or duplicate is not None:
+                self._add_message(entry)
+            else:
+                held.append(message_id)
         for message_id, priority, queue_ids in pending.references:
             self._add_references(message_id, priority, queue_ids)
         for queue_id, ids in pending.acknowledgements:
@@ -368,6 +409,11 @@ class State:
             for priority, ids in priorities.items():
                 live |= numbers.among(ids, self.ascending.get(queue_id << 4 | priority, 0), self.large.keys())
         return {message_id: self.large[message_id] for message_id in live}
+
+    def large_size(self, message_id: int) -> int | None:
+        """Return the bytes of a large message's body; None: it is none."""
+        file = self.large.get(message_id)
+        return None if file is None else self.large_sizes.get(file)
 
     def prune_numbers(self, queues: dict[int, dict[int, array[int]]]) -> None:
         """Forget delivery counts and schedules of messages that are no longer in their queue, nor about to be."""
