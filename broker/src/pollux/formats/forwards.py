@@ -62,6 +62,12 @@ def numbered(before: bytes, number: int, behind: bytes) -> bytes:
     return before + _NUMBER.pack(_ENCODED[0], number) + behind
 
 
+def all_numbered(before: bytes, first: int, count: int, behind: bytes) -> list[bytes]:
+    """Return the notes of so many numbers that follow one another, as :func:`numbered` does of one."""
+    pack, kind = _NUMBER.pack, _ENCODED[0]
+    return [before + pack(kind, number) + behind for number in range(first, first + count)]
+
+
 def described(annotation: object) -> dict[str, Any] | None:
     """Return what JSON has of a note, bytes as hexadecimal digits; None: it is none."""
     try:

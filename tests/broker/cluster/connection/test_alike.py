@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,6 +15,7 @@ from pollux.cluster.connection import payloads
 from pollux.cluster.connection.forwarded import Forwarded, change, known, mark_moved, stored, to_send
 from pollux.cluster.connection.payloads import Kind, Payloads
 from pollux.cluster.connection.send_batch import Packing
+from pollux.cluster.connection.sent import Fate, Sent
 from pollux.cluster.routes.numbers import Number, Numbering
 from pollux.errors import LimitError
 from pollux.formats.forwards import ROUTE_TO, Note, decode, encode
@@ -51,6 +53,61 @@ def moved(sent: Message, *, failures: int = 0) -> MessageReference:
     reference = MessageReference(sent, None)  # type: ignore[arg-type]  # nobody asks for its queue
     reference.redelivered, reference.delivery_count = True, failures
     return reference
+
+
+def begun(taken: dict[bytes, int] | None = None) -> Sent:
+    sent = Sent()
+    sent.begin(NODE, taken or {})
+    return sent
+
+
+def in_queue(*copies: Message) -> deque[MessageReference]:
+    return deque(MessageReference(copy, None) for copy in copies)  # type: ignore[arg-type]  # nobody asks for its queue
+
+
+def test_what_is_plain_and_new_is_taken_as_far_as_a_payload_goes() -> None:
+    many = in_queue(*(waiting(number, message(b"x")) for number in range(1, 1002)))
+    batch, sent = Packing(), begun()
+    batch.take(many, sent)
+    assert (len(batch), len(many), sent.in_flight, batch.life) == (500, 501, 500, LIFE)
+    large = in_queue(*(waiting(number, message(bytes(60 << 10))) for number in range(1, 6)))
+    batch = Packing()
+    batch.take(large, begun())
+    assert (len(batch), len(large)) == (3, 2), "the one that goes beyond 128 KiB is the last"
+
+
+def test_plain_messages_wait_behind_another_kind_and_behind_what_was_sent() -> None:
+    """Breaks when one of them overtakes what is before it, or goes twice."""
+    queue = in_queue(waiting(1, message(b"x")), waiting(2, message(b"y", group="g")), waiting(3, message(b"z")))
+    batch, sent = Packing(), begun()
+    batch.take(queue, sent)
+    assert (len(batch), len(queue)) == (1, 2)
+    other = Packing()
+    (whole,) = [to_send(queue[0].message)]
+    assert whole is not None
+    other.add(whole, queue.popleft().message)
+    other.take(queue, sent)
+    assert (len(other), len(queue)) == (1, 1)
+    again = in_queue(waiting(7, message(b"x")), waiting(8, message(b"y")))
+    batch = Packing()
+    batch.take(again, begun({LIFE: 7}))
+    assert (len(batch), len(again)) == (0, 2), "what the peer has is for whoever decides what becomes of it"
+
+
+def test_what_goes_again_over_a_new_connection_is_open_no_more() -> None:
+    """Breaks when what an earlier connection left open stays so after it was confirmed, to be given up later."""
+    sent = begun()
+    reference = in_queue(waiting(5, message(b"x")))[0]
+    assert sent.begins(LIFE, 5, reference)
+    sent.end()
+    assert sent.holds
+    sent.begin(NODE, {})
+    assert sent.begins(LIFE, 5, reference)
+    assert sent.confirmed(LIFE, 5) == [reference]
+    assert not sent.holds
+    # What was sent by this process and taken by nobody before another process's number is not done.
+    sent.begin(NODE, {LIFE: 5})
+    assert sent.next(known(reference.message), reference) is Fate.RENUMBER  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("room", [1 << 20, 100])
@@ -238,20 +295,19 @@ async def test_alike_messages_one_of_which_fails_are_taken_once(nodes: Make, mon
     """All that was stored of them is undone, and they are taken one by one."""
     one, two = await pair(nodes)
     receiver = await consumer(one, two)
-    append, calls = two.post.storage.append_message, []
+    append, calls = two.post.storage.append_messages, []
 
-    def failing(*given: Any) -> None:
-        calls.append(given)
-        if len(calls) == 3:
-            raise LimitError("not now")
-        append(*given)
+    def failing(messages: list[Message], *given: Any) -> None:
+        calls.append(len(messages))
+        append(messages[:2], *given)
+        raise LimitError("not now")
 
-    monkeypatch.setattr(two.post.storage, "append_message", failing)
+    monkeypatch.setattr(two.post.storage, "append_messages", failing)
     for number in range(5):
         one.post.send(message(b"%d" % number))
     await receiver.wait(5)
     assert receiver.bodies == [b"%d" % number for number in range(5)]
-    assert len(calls) == 3 + 5
+    assert calls == [5]
     assert two.cluster.incoming[one.id].taken == 5
     two.post.acknowledge(receiver.got)
     await two.office.stable()

@@ -470,7 +470,7 @@ async def test_what_arrived_is_looked_at_again_only_where_something_is_to_be_mov
     take(one, credit=0)
     await until(lambda: wanted(two, one))
     two.post.detach(queue, receiver)
-    first = next(iter(mover._arrived.values()))
+    first = mover._arrived.oldest
     again = mover.review(max(now, first))
     assert mover._attached
     assert again is not None

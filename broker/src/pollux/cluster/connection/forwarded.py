@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pollux.formats.forwards import ROUTE_TO, Note, decode, encode, halves, numbered
+from pollux.formats.forwards import ROUTE_TO, Note, all_numbered, decode, encode, halves, numbered
 from pollux.message import DEFAULT_PRIORITY, Encoding, Message, RoutingType
 
 #: By their numbers: an enumeration takes longer to find its members than a message may.
@@ -181,9 +181,10 @@ def change(
     """Make copies as :func:`stored` does of plain messages themselves, which differ in nothing but data and times."""
     life, number = numbering.life, numbering.take(len(messages))
     shape = _shape_of(messages[0], (life, queues, visited, owner, False, False, topic, False))
-    for value, message in enumerate(messages, number):
+    notes = all_numbered(shape.before, number, len(messages), shape.behind)
+    for value, (message, note) in enumerate(zip(messages, notes, strict=True), number):
         message.address, message.priority, message.routing_type, message.origin = address, DEFAULT_PRIORITY, None, 0
-        message.annotations = {ROUTE_TO: numbered(shape.before, value, shape.behind)}
+        message.annotations = {ROUTE_TO: note}
         message.content = Plain(life, value, shape)
 
 

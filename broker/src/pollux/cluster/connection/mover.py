@@ -5,9 +5,9 @@ What that is, :mod:`pollux.cluster.routes.moves` decides, for each message and a
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from pollux.cluster.connection.lately import Lately
 from pollux.cluster.connection.local import demand
 from pollux.cluster.connection.pace import CROWDED, FULL, LONG_CROWDED
 from pollux.cluster.connection.spread import matches
@@ -18,6 +18,7 @@ from pollux.routing.selector import Selector
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Sequence
 
     from pollux.cluster.connection.pace import Pace
     from pollux.cluster.connection.spread import Spreading
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 #: Messages taken at a time; and those on the way to a node beyond which no more are: what its clients send goes there
 #: behind them.
 _CREDIT, _ON_THE_WAY = 200, 10_000
-#: Messages remembered that were moved here lately.
-_REMEMBERED = 100_000
 
 
 def kept(queue: Queue, *, leaving: bool = False) -> str:
@@ -88,14 +87,12 @@ class Mover(Taker):
         self._table = table
         self._spreading = spreading
         self._inputs: tuple[Demand, list[Elsewhere], frozenset[str]] | None = None
-        #: Message id -> when it was moved here (the loop's clock).
-        self._arrived: OrderedDict[int, float] = OrderedDict()
+        #: What was moved here, by the loop's clock.
+        self._arrived = Lately()
 
-    def arrived(self, message: Message, now: float) -> bool:
-        """Note that a message came from another node; return whether to look again when it may be moved on."""
-        self._arrived[message.id] = now
-        if len(self._arrived) > _REMEMBERED:
-            self._arrived.popitem(last=False)
+    def arrived(self, messages: Sequence[Message], now: float) -> bool:
+        """Note that messages came from another node; return whether to look again when they may be moved on."""
+        self._arrived.add([message.id for message in messages], now)
         return self._attached
 
     def review(self, now: float) -> float | None:
@@ -117,13 +114,7 @@ class Mover(Taker):
             if path.peer in self._spreading.outlets
         ]
         again = self._moves.update(here, elsewhere, now)
-        held = False
-        while self._arrived:
-            first, at = next(iter(self._arrived.items()))
-            if at > now - HOLD:
-                break
-            del self._arrived[first]
-            held = True
+        held = self._arrived.forget(now - HOLD)
         due = self._moves.due(now)
         inputs = (here, [one._replace(free=0) for one in elsewhere], due)
         if self._attached and (held or inputs != self._inputs):
@@ -131,7 +122,7 @@ class Mover(Taker):
         if due and not self._attached and not kept(queue, leaving=self._leaving):
             self._attach(now)
         if self._attached and self._arrived:  # else nobody waits until what came from another node may be moved on
-            over = next(iter(self._arrived.values())) + HOLD
+            over = self._arrived.oldest + HOLD
             again = over if again is None else min(again, over)
         self._inputs = inputs
         return again
@@ -139,7 +130,7 @@ class Mover(Taker):
     def target(self, message: Message) -> Elsewhere | None:
         """Return where a message goes, those of a group all to one place."""
         now = self._post.loop.time()
-        arrived = self._arrived.get(message.id) if not self._leaving else None
+        arrived = self._arrived.when(message.id) if not self._leaving else None
         return self._moves.target(lambda text: matches(text, message), arrived, now, message.group)
 
     # -- the queue's consumer

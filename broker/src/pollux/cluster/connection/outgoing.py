@@ -475,6 +475,10 @@ class OutgoingLink:
         large: MessageReference | None = None
         waiting, sent, alike = self._waiting, self._sent, self._alike
         while waiting:
+            if alike:
+                batch.take(waiting, sent)
+                if not waiting:
+                    break
             reference = waiting[0]
             message = reference.message
             one = (known(message) if alike else None) or to_send(message)

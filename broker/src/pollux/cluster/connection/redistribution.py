@@ -96,9 +96,8 @@ class Redistribution:
             mover = self._movers.get(queue.id)
             if mover is None:
                 continue
-            for message in messages:
-                if mover.arrived(message, now) and queue.id not in self._due:
-                    self._again(queue.id, now + HOLD)
+            if mover.arrived(messages, now) and queue.id not in self._due:
+                self._again(queue.id, now + HOLD)
 
     def review(self, queues: Iterable[Queue]) -> None:
         """Look whether something of these queues is to be moved."""

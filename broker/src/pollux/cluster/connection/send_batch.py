@@ -8,11 +8,14 @@ from pollux.cluster.connection import payloads
 from pollux.cluster.connection.forwarded import Plain
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Iterator
 
     from pollux.cluster.connection.forwarded import Forwarded, Shape
     from pollux.cluster.connection.payloads import Item
+    from pollux.cluster.connection.sent import Sent
     from pollux.message import Message
+    from pollux.routing.reference import MessageReference
 
 #: Messages and bytes in one payload.
 _COUNT, _BYTES = 500, 128 << 10
@@ -38,6 +41,20 @@ class Packing:
         """Whether a message may be added to some that are here."""
         same, other = (self._items, self._others) if isinstance(one, Plain) else (self._others, self._items)
         return not other and self._size < _BYTES and len(same) < _COUNT
+
+    def take(self, waiting: deque[MessageReference], sent: Sent) -> None:
+        """Take what waits first as long as it is plain, was not sent before, and fits: nearly all of it."""
+        items, shapes = self._items, self._shapes
+        while waiting and not self._others and self._size < _BYTES and len(items) < _COUNT:
+            reference = waiting[0]
+            message = reference.message
+            plain = message.content
+            if not isinstance(plain, Plain) or not sent.begins(plain.life, plain.number, reference):
+                return
+            waiting.popleft()
+            self.life = plain.life
+            self._size += len(message.data)
+            items.append((shapes.setdefault(plain.shape, len(shapes)), plain.number, message.timestamp, message.data))
 
     def add(self, one: Forwarded | Plain, message: Message) -> None:
         """Add a message that fits."""

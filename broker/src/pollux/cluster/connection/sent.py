@@ -72,19 +72,26 @@ class Sent:
         """Whether something was sent that the peer has not said to have, by an earlier connection or this one."""
         return bool(self._open) or self.in_flight > 0
 
+    def begins(self, life: bytes, number: int, reference: MessageReference) -> bool:
+        """Whether a message was not sent over this connection: then it is on its way from now on."""
+        if number <= self._last.get(life, 0) or (self.gives_up and (life, number) in self._open):
+            return False
+        self._last[life] = number
+        if number > self._highest.get(life, 0):
+            self._highest[life] = number
+        if self._open:
+            self._open.discard((life, number))
+        flight = self._in_flight.get(life)
+        if flight is None:
+            flight = self._in_flight[life] = deque()
+        flight.append((number, reference))
+        self.size += reference.message.size
+        return True
+
     def next(self, one: Forwarded | Plain, reference: MessageReference) -> Fate:
         """Return what becomes of a message; what is sent is on its way from now on."""
         life, number = one.life, one.number
-        if number > self._last.get(life, 0) and not (self.gives_up and (life, number) in self._open):
-            self._last[life] = number
-            self._highest[life] = max(number, self._highest.get(life, 0))
-            if self._open:
-                self._open.discard((life, number))
-            flight = self._in_flight.get(life)
-            if flight is None:
-                flight = self._in_flight[life] = deque()
-            flight.append((number, reference))
-            self.size += reference.message.size
+        if self.begins(life, number, reference):
             return Fate.SEND
         taken = self._taken.get(life, 0)
         if number > taken and self.gives_up and (life, number) in self._open:
