@@ -13,6 +13,14 @@ from ansible_collections.pollux.bundle.plugins.plugin_utils.answers import said 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+#: States in which the store of a broker may be the one that counts, and what is to be done.
+REMEDIES = {
+    "live": "a backup is another one",
+    "activating": "a backup is another one",
+    "unreachable": "stop it first",
+    "unknown": "status.yml says why; mend that first",
+}
+
 
 def group_problems(
     topology: Mapping[str, Any], hostvars: Mapping[str, Any], variable: str, asked: Sequence[str]
@@ -80,7 +88,7 @@ def served_at(topology: Mapping[str, Any], host: str, hostvars: Mapping[str, Any
 
 def away_refusal(topology: Mapping[str, Any], host: str, said: Mapping[str, Any]) -> str:
     """Return why a colocated broker's host must not be stopped: it is not known to be where its node is served."""
-    if not topology["brokers"][host]["colocated"] or said["state"] in ("live", "stopped", "unreachable"):
+    if not topology["brokers"][host]["colocated"] or said["state"] in ("live", "stopped", "unreachable", "unknown"):
         return ""  # what is down is refused by the other gate
     return f"{host} does not serve its own node ({said['state']}): run failback.yml first"
 
@@ -110,9 +118,8 @@ def rebuild(
     broker = topology["brokers"][host]
     group = topology["groups"][broker["group"]]
     states = {member: str(said_by(hostvars, member, variable).get("state", "not asked")) for member in group["members"]}
-    if states[host] in ("live", "activating", "unreachable"):
-        remedy = "stop it first" if states[host] == "unreachable" else "a backup is another one"
-        lines.append(f"{host} is {states[host]}, so its store may be the one that counts: {remedy}")
+    if states[host] in REMEDIES:
+        lines.append(f"{host} is {states[host]}, so its store may be the one that counts: {REMEDIES[states[host]]}")
     lives = [member for member, state in states.items() if state == "live" and member != host]
     if len(lives) != 1:
         said = ", ".join(f"{member} is {state}" for member, state in states.items())

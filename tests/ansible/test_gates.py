@@ -51,6 +51,7 @@ def test_a_backup_of_a_live_with_the_newest_data(state: str) -> None:
         ({"host": "a"}, "a is live, so its store may be the one that counts"),
         ({"backup": "activating"}, "b is activating, so its store may be the one that counts"),
         ({"backup": "unreachable"}, "b is unreachable, so its store may be the one that counts: stop it first"),
+        ({"backup": "unknown"}, "b is unknown, so its store may be the one that counts: status.yml says why"),
         ({"backup": "live"}, "b is live"),
         ({"live": "stopped"}, "no other member of group twins is the one live (a is stopped, b is stopped)"),
         ({"live": "unreachable"}, "no other member of group twins is the one live"),

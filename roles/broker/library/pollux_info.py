@@ -19,6 +19,8 @@ description:
   - Asks the broker on this host through C(pollux status), and returns its activation, node id, epoch, queue depths.
   - With O(expect), waits until the broker says it is in one of the given states, and fails when it does not within
     O(wait) seconds. No answer is no state, and a gate never passes without an answer (unless C(stopped) is expected).
+  - A broker that does not answer is C(stopped) only if O(unit) or O(pid_file) tells that it has no process. It is
+    C(unreachable) if it has one, and C(unknown) where neither can tell.
   - Changes nothing, and does the same in check mode.
 options:
   program:
@@ -26,8 +28,11 @@ options:
     type: path
     required: true
   pid_file:
-    description: File with the broker's process id, where the service manager leaves one.
+    description: File with the broker's process id, where who starts it leaves one, and who stops it takes it away.
     type: path
+  unit:
+    description: The unit of systemd that the broker is; systemd tells whether it has a process.
+    type: str
   log:
     description: The broker's log; its last lines are part of the message when a gate fails.
     type: path
@@ -36,8 +41,8 @@ options:
     type: path
   expect:
     description: >-
-      States that pass - V(live) serves clients, V(ready) is a backup that can take over, V(stopped) has no process;
-      besides, any other activation state of the broker.
+      States that pass - V(live) serves clients, V(ready) is a backup that can take over, V(stopped) certainly has
+      no process; besides, any other activation state of the broker.
     type: list
     elements: str
     default: []
@@ -78,7 +83,10 @@ EXAMPLES = r"""
 """
 RETURN = r"""
 running: {description: Whether a process answers or is known to run., type: bool, returned: always}
-state: {description: Activation state; V(stopped) or V(unreachable) without an answer., type: str, returned: always}
+state:
+  description: Activation state. Without an answer V(stopped), V(unreachable) or V(unknown), with the RV(reason).
+  type: str
+  returned: always
 role: {description: What the broker is now - live or backup., type: str, returned: always}
 epoch: {description: Epoch of the activation., type: int, returned: when the broker answers}
 node_id: {description: Node id of the store., type: str, returned: when the broker answers}
@@ -89,17 +97,55 @@ status: {description: The whole answer., type: dict, returned: when the broker a
 """
 POLL_INTERVAL = 0.25
 LOG_LINES = 12
+#: The state of a broker that does not answer, by whether it has a process.
+SILENT = {True: "unreachable", False: "stopped", None: "unknown"}
+#: What older versions of systemd say when they do not count.
+NO_COUNT = 2**64 - 1
 
 
-def process_runs(pid_file: str | None) -> bool:
-    """Tell whether the process of the file exists."""
+def has_process(pid_file: str | None, unit: str | None, timeout: float) -> tuple[bool | None, str]:
+    """Tell whether the broker has a process; None: that cannot be told. With what is known about it in words."""
+    if unit:
+        return unit_has_process(unit, timeout)
     if not pid_file:
-        return False
+        return None, "nothing tells whether it has a process: see on the host"
     try:
-        os.kill(int(Path(pid_file).read_text(encoding="ascii")), 0)
-    except (OSError, ValueError):
-        return False
-    return True
+        number = int(Path(pid_file).read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return False, ""  # who stops it takes it away
+    except (OSError, ValueError) as error:
+        return None, f"{pid_file} does not tell its process ({error}): see on the host whether it runs, and delete it"
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False, ""
+    except OverflowError:
+        return None, f"{pid_file} has no process id: see on the host whether it runs, and delete it"
+    except OSError:
+        pass  # it is another user's
+    return True, f"process {number} runs"
+
+
+def unit_has_process(unit: str, timeout: float) -> tuple[bool | None, str]:
+    """Tell whether systemd has a process of the unit."""
+    command = ["systemctl", "show", "--property=ActiveState,SubState,MainPID,TasksCurrent", unit]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        why = " ".join(done.stderr.split()) or f"it ended with {done.returncode}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, f"systemctl does not tell whether {unit} runs ({error}): see on the host"
+    said = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    if done.returncode or not {"ActiveState", "SubState", "MainPID"} <= set(said):
+        return None, f"systemctl does not tell whether {unit} runs ({why}): see on the host"
+    state, tasks = said["ActiveState"], said.get("TasksCurrent", "")
+    # A process that hangs in its store outlives the stop of its unit; where none is counted the number is no number.
+    left = tasks.isdigit() and 0 < int(tasks) < NO_COUNT
+    if said["MainPID"] == "0" and not left:
+        if state in ("inactive", "failed"):
+            return False, ""
+        if said["SubState"].startswith("auto-restart"):
+            return False, f"systemd starts {unit} again, as it ended"
+    return True, f"systemd says that {unit} is {state}" + (f", with {tasks} tasks" if left else "")
 
 
 def ask(program: str, timeout: float) -> tuple[dict[str, Any] | None, str]:
@@ -140,9 +186,9 @@ def observe(params: dict[str, Any], timeout: float) -> dict[str, Any]:
         reason = f"pollux status did not answer within {timeout:.0f} s"
         return {"running": True, "state": "unreachable", "role": "", "release": "", "reason": reason}
     if answer is None:
-        runs = process_runs(params["pid_file"])
-        state = "unreachable" if runs else "stopped"
-        return {"running": runs, "state": state, "role": "", "release": "", "reason": reason}
+        runs, known = has_process(params["pid_file"], params["unit"], timeout)
+        reason = "; ".join(filter(None, (reason, known)))
+        return {"running": bool(runs), "state": SILENT[runs], "role": "", "release": "", "reason": reason}
     activation = answer.get("activation") or {}
     state = str(activation.get("state") or "")
     if state in ("", "stopped"):
@@ -214,6 +260,7 @@ def main() -> None:
         argument_spec={
             "program": {"type": "path", "required": True},
             "pid_file": {"type": "path"},
+            "unit": {"type": "str"},
             "log": {"type": "path"},
             "notes": {"type": "path"},
             "expect": {"type": "list", "elements": "str", "default": []},
