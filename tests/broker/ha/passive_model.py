@@ -101,6 +101,11 @@ class World:
             self.chosen = before
         return verdict
 
+    def ask_slowly(self, name: str) -> None:
+        """Ask the others for a promotion, and wait for a silent machine: it is judged by ``promote`` of the member."""
+        member = self.members[name]
+        member.asked, member.told = (self.now, member.answers()), {}
+
     def recover(self) -> Verdict | None:
         """Nothing is broken any more: one of them can be promoted, if none serves."""
         self.cut.clear()
@@ -144,6 +149,9 @@ class Member:
         self.noticed: dict[str, float] = {}
         self.grant = Grant(self.world.grant)
         self.opens: float | None = None
+        #: When the others were asked for a promotion that is not judged yet, and what they said; who serves since.
+        self.asked: tuple[float, list[Answer]] | None = None
+        self.told: dict[str, int] = {}
 
     def become(self, status: Status) -> None:
         change(self.status, status)
@@ -174,7 +182,8 @@ class Member:
         world, now = self.world, self.world.now
         primary = world.members[self.follows] if self.follows else None
         if primary is None:
-            self.look_for_a_primary()
+            if self.asked is None:  # else the silent machine is who it tries to follow
+                self.look_for_a_primary()
         elif (
             not primary.alive
             or primary.status not in PRIMARY
@@ -239,8 +248,10 @@ class Member:
 
     def promote(self, proof: Proof) -> Verdict:
         world = self.world
-        answers = [self.ask(other) for other in world.members.values() if other is not self]
-        candidate = Candidate(self.name, self.status, self.record, self.ready, world.min_in_sync)
+        (asked_at, answers), told = self.asked or (world.now, self.answers()), self.told if self.asked else {}
+        self.asked = None
+        told = {} if world.without == "told" else told
+        candidate = Candidate(self.name, self.status, self.record, self.ready, world.min_in_sync, told)
         verdict = promotion.judge(candidate, answers, proof)
         if verdict.why is promotion.Why.PROMOTED:
             world.promoted += 1
@@ -251,7 +262,7 @@ class Member:
             self.copying.clear()
             self.granted = Granted(LEASE)
             self.noticed.clear()
-            self.grant.given(world.now, world.now)
+            self.grant.given(asked_at, world.now)
             self.opens = world.now
             if verdict.unfenced and world.without != "outlasting":
                 self.opens += self.grant.outlasts
@@ -270,8 +281,15 @@ class Member:
         if decided.action is Action.OPEN:
             self.opens = None
             self.expected = dict.fromkeys(self.expected, self.world.now)
+            assert self.record is not None
+            for other in self.world.members.values():
+                if other.alive and not other.paused and self.world.reaches(self.name, other.name):
+                    other.told[self.name] = self.record.number.epoch
         elif decided.action is Action.FENCE:
             self.kill()
+
+    def answers(self) -> list[Answer]:
+        return [self.ask(other) for other in self.world.members.values() if other is not self]
 
     def ask(self, other: Member) -> Answer:
         if not self.world.reaches(self.name, other.name) or other.paused:

@@ -127,6 +127,26 @@ def test_a_backup_that_is_catching_up_is_refused_whatever_is_vouched_for() -> No
         assert (found.why, found.promoted) == (Why.CATCHING_UP, False)
 
 
+@pytest.mark.parametrize(
+    ("mine", "told", "proof", "why"),
+    [
+        (record(2), {C: 3}, Proof(), Why.ANOTHER_SERVES),
+        (record(2), {B: 2, C: 3}, Proof(fenced=frozenset({C})), Why.ANOTHER_SERVES),
+        (None, {C: 1}, Proof(), Why.ANOTHER_SERVES),
+        (record(2), {C: 3}, Proof(discarded=frozenset({C})), Why.PROMOTED),
+        # That is who served with this data, and is gone, or who served before it.
+        (record(2), {B: 2}, Proof(), Why.PROMOTED),
+        (record(2), {C: 1}, Proof(), Why.PROMOTED),
+    ],
+)
+def test_who_serves_since_the_others_were_asked_counts(
+    mine: Record | None, told: dict[str, int], proof: Proof, why: Why
+) -> None:
+    given = candidate(mine, status=Status.READY if mine else Status.JOINING)._replace(told=told)
+    found = judge(given, [DEAD] if mine else [Answer(B, Status.JOINING)], proof)
+    assert found.why is why, found
+
+
 @pytest.mark.parametrize("status", [Status.RECOVERING, Status.ACTIVE])
 def test_a_primary_is_promoted_once(status: Status) -> None:
     found = judge(candidate(record(), status=status), [SILENT], Proof())

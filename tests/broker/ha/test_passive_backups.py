@@ -206,6 +206,32 @@ def test_a_promotion_is_judged_by_what_is_on_the_disk(tmp_path: Path) -> None:
     assert verdict.why is Why.PROMOTED, verdict.reason
 
 
+@pytest.mark.parametrize(("epoch", "why", "turned"), [(2, Why.ANOTHER_SERVES, ["10.0.0.2"]), (1, Why.PROMOTED, [])])
+def test_who_serves_since_it_was_asked_is_followed_after_the_refusal(
+    tmp_path: Path, epoch: int, why: Why, turned: list[str]
+) -> None:
+    """Breaks when a word is lost that comes while a promotion is judged: a machine without power is waited for."""
+    standby = Standby({"journal": tmp_path}, settings(), lambda work: work.close())
+    local.write(tmp_path, LocalState(NODE, 1, 1, complete=True, replica=True, primary=THERE, heirs=(HERE, THERE)))
+    done: list[str] = []
+    follow: Any = SimpleNamespace(
+        hold=lambda: asyncio.sleep(0),
+        again=lambda: done.append("again"),
+        turn=lambda endpoint: done.append(endpoint.host),
+    )
+    other = Record(NODE, Number(1, 1), complete=True, primary=THERE, heirs=frozenset({HERE, THERE}))
+    standby.told["of a promotion before this one"] = 9
+
+    async def others(_: object) -> list[Answer]:
+        standby.told[THERE] = epoch
+        return [Answer(THERE, Status.READY, other)]
+
+    primary = Primary(tmp_path, 60.0, lambda _: None)
+    promoter = Promoter({"journal": tmp_path}, HERE, "here", standby, primary, min_in_sync=0, ask_others=others)
+    verdict = asyncio.run(promoter.judged(Status.JOINING, Proof(), follow))
+    assert (verdict.why, done) == (why, turned)
+
+
 def test_a_backup_asks_whether_it_counts_as_soon_as_its_copy_is_complete(tmp_path: Path) -> None:
     """Breaks when it waits for its next turn: a second in which nobody may promote it."""
     standby = Standby({"journal": tmp_path}, settings(heartbeat=60.0), lambda work: work.close())

@@ -240,6 +240,38 @@ def test_each_rule_of_the_grant_is_needed(rule: str) -> None:
         cut_off(begun(rule, GRANT), LEASE + 2 * GRANT)
 
 
+def asked_before_another_was_promoted(cluster: Cluster) -> promotion.Verdict:
+    """The resource manager gives up the promotion of c, which waits for a silent machine, and promotes b."""
+    world = cluster.world
+    cluster.kill("a", 0.5)
+    world.ask_slowly("c")
+    world.pass_time(0.5)
+    verdict = world.promote("b")
+    assert verdict is not None
+    assert verdict.promoted
+    world.pass_time(0.5)
+    return world.members["c"].promote(Proof())
+
+
+def test_who_is_told_of_a_new_primary_while_it_is_judged_is_refused_and_follows_it() -> None:
+    """Breaks when it is judged by what the others were when they were asked: both would serve."""
+    cluster = begun(grant=GRANT)
+    verdict = asked_before_another_was_promoted(cluster)
+    assert (verdict.why, verdict.reason) == (
+        Why.ANOTHER_SERVES,
+        "b says that it serves since epoch 2: demote or fence it first",
+    )
+    cluster.world.pass_time(LEASE)
+    assert [one.status for one in cluster.world.members.values()][1:] == [Status.ACTIVE, Status.READY]
+
+
+def test_who_is_not_told_of_a_new_primary_serves_beside_it() -> None:
+    cluster = begun("told", GRANT)
+    assert asked_before_another_was_promoted(cluster).promoted
+    with pytest.raises(BrokenError, match="two lives: b, c"):
+        cluster.world.pass_time(0.5)
+
+
 def without_epochs(cluster: Cluster) -> None:
     """After an outage of all the one is promoted that was given up long before."""
     cluster.kill("c", 6.0)

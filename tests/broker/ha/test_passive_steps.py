@@ -11,6 +11,7 @@ import pytest
 from pollux.ha.active_passive.activation import ActivePassiveActivation
 from pollux.ha.active_passive.grant import Grant
 from pollux.ha.active_passive.policy import UNCONFIRMED, StandbySnapshot
+from pollux.ha.active_passive.promotion import Number, Record, Verdict, Why
 from pollux.ha.active_passive.statuses import Status
 from pollux.ha.lease import Lease, boot_clock
 from pollux.ha.machine import Machine, Phase
@@ -53,6 +54,45 @@ async def test_one_that_is_being_promoted_takes_no_step(backup: Any) -> None:
     async with backup._promoting:
         backup._accepted(ACCEPTED)
     assert (backup.status, backup.machine.phase) == (Status.READY, Phase.READY)
+
+
+async def test_one_that_is_being_promoted_notes_who_says_that_it_serves(backup: Any) -> None:
+    """One that waits follows it at once, and a primary does neither."""
+    turned: list[str] = []
+    backup._joined, backup._follow = True, SimpleNamespace(turn=turned.append)
+    backup.settings = SimpleNamespace(others={"castor": "where it is"})
+    backup._standby.told, backup._standby.is_behind = {}, lambda _: True
+    backup.heard_of("castor", 2)
+    assert (turned, backup._standby.told) == (["where it is"], {})
+    async with backup._promoting:
+        backup.heard_of("castor", 3)
+        assert (turned, backup._standby.told) == (["where it is"], {"castor": 3})
+        backup.status = Status.RECOVERING
+        backup.heard_of("castor", 4)
+    assert (len(turned), backup._standby.told) == (1, {"castor": 3})
+
+
+@pytest.mark.parametrize(("epoch", "waits"), [(2, True), (1, False)])
+async def test_whose_promotion_is_written_as_another_one_serves_outlasts_its_grant(
+    backup: Any, epoch: int, waits: bool
+) -> None:
+    """Nobody can tell which of them the resource manager has chosen last; an old word says nothing."""
+    record = Record("0c" * 16, Number(1, 1), complete=True, primary="helena", heirs=frozenset())
+    backup._standby.record, backup._standby.told, backup._backups = record, {}, SimpleNamespace()
+    backup._primary = SimpleNamespace(grant=Grant(3.0))
+    opened: list[float] = []
+
+    async def take(_verdict: Verdict) -> str:
+        backup._standby.told["castor"] = epoch
+        return "right"
+
+    async def opens(_right: str, at: float, now: float) -> None:
+        opened.append(at - now)
+
+    backup._promoter, backup._open = SimpleNamespace(take=take), opens
+    await backup._take(Verdict(Why.PROMOTED, "its data is the newest", epoch=2), boot_clock())
+    assert backup.status is Status.RECOVERING
+    assert (opened[0] > 0) is waits
 
 
 @pytest.mark.parametrize(("in_sync", "expected"), [(0, {}), (1, {"castor": 0.0})])

@@ -26,7 +26,7 @@ from pollux.ha.active_passive.answers import Answers
 from pollux.ha.active_passive.policy import UNCONFIRMED, UNWANTED, Action, PrimarySnapshot, PromotedSnapshot, decide
 from pollux.ha.active_passive.primary import Backups, Primary
 from pollux.ha.active_passive.promoter import Promoter
-from pollux.ha.active_passive.promotion import Proof, Why, judge_demotion, promoted_since
+from pollux.ha.active_passive.promotion import Proof, Why, judge_demotion, promoted_after, promoted_since
 from pollux.ha.active_passive.questions import OtherMembers, answer_content
 from pollux.ha.active_passive.settings import settings_of
 from pollux.ha.active_passive.standby import Standby, record_of
@@ -285,6 +285,8 @@ class ActivePassiveActivation(CopyingActivation):
         """Follow it at once: whoever is followed or tried now may be a machine without power, which says nothing."""
         if self._joined and self._waits() and self._standby.is_behind(epoch):
             self._follow.turn(self.settings.others[member])
+        elif self._promoting.locked() and self.status not in PRIMARY:
+            self._standby.told[member] = epoch
 
     def _accepted(self, content: dict[str, Any]) -> None:
         self._live = content
@@ -332,6 +334,7 @@ class ActivePassiveActivation(CopyingActivation):
         return {**verdict_view(verdict, self.status, self._record), **kept_view(self._kept)}
 
     async def _take(self, verdict: Verdict, asked_at: float) -> None:
+        mine = self._standby.record
         try:
             right = await self._promoter.take(verdict)
         except (OSError, PolluxError) as error:
@@ -339,12 +342,13 @@ class ActivePassiveActivation(CopyingActivation):
             raise PolluxError(f"what a primary has to write cannot be written: {error}") from error
         self._backups.expected = dict.fromkeys(verdict.expected, boot_clock())
         self._become(Status.RECOVERING, verdict.reason)
-        grant = self._primary.grant
-        grant.given(asked_at, boot_clock())
-        at = boot_clock()
-        if verdict.unfenced and grant.seconds:
+        grant, at = self._primary.grant, boot_clock()
+        grant.given(asked_at, at)
+        # Who was promoted while this was written may have been chosen after this one, or before it.
+        others = verdict.unfenced | promoted_after(mine, self._standby.told).keys()
+        if others and grant.seconds:
             at += grant.outlasts
-            fields = {"members": sorted(verdict.unfenced), "seconds": grant.outlasts}
+            fields = {"members": sorted(others), "seconds": grant.outlasts}
             event(logger, logging.WARNING, "another one may serve by an older grant", **fields)
         self._opening = (right, at)
         await self._open(right, at, boot_clock())

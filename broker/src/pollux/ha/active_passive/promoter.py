@@ -53,28 +53,35 @@ class Promoter:
         self._ask_others = ask_others
 
     async def judged(self, status: Status, proof: Proof, follow: FollowLoop) -> Verdict:
-        """Return whether this member may serve; if it may, nobody is followed any more. Raises StoreError."""
-        answers = await self._ask_others(proof.fenced)
-        # A primary raises the number of its heirs' data on their disks, without a word to the rest of them.
-        await self._standby.read()
-        if (verdict := judge(self._candidate(status), answers, proof)).why is not Why.PROMOTED:
-            return verdict  # and it goes on following whom it follows
-        # From here on nobody writes to our data, so what is judged is what is served.
-        await follow.hold()
-        taken = False
+        """Return whether this member may serve; if it may, nobody is followed any more. Raises StoreError.
+
+        Who says meanwhile that it serves may not have when it was asked: it counts, and is followed after a refusal.
+        """
+        held = taken = False
+        self._standby.told.clear()
         try:
+            answers = await self._ask_others(proof.fenced)
+            # A primary raises the number of its heirs' data on their disks, without a word to the rest of them.
+            await self._standby.read()
+            if (verdict := judge(self._candidate(status), answers, proof)).why is not Why.PROMOTED:
+                return verdict  # and it goes on following whom it follows
+            # From here on nobody writes to our data, so what is judged is what is served.
+            held = True
+            await follow.hold()
             await self._standby.read()
             verdict = judge(self._candidate(status), answers, proof)
             taken = verdict.why is Why.PROMOTED
             return verdict
         finally:
-            if not taken:
+            if held and not taken:
                 follow.again()
+            if not taken and (endpoint := self._standby.told_where()) is not None:
+                follow.turn(endpoint)
 
     def _candidate(self, status: Status) -> Candidate:
         standby = self._standby
         ready = standby.ready.held(boot_clock())
-        return Candidate(self._me, status, standby.record, ready, self._min_in_sync)
+        return Candidate(self._me, status, standby.record, ready, self._min_in_sync, standby.told)
 
     async def take(self, verdict: Verdict) -> Right:
         """Have the new epoch, and the heirs that are waited for, on this disk. Raises OSError, StoreError."""

@@ -10,12 +10,13 @@ name whose data is discarded. Qpid asks too, and takes silence for consent.
 from __future__ import annotations
 
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from pollux.ha.active_passive.statuses import PRIMARY, Status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class Number(NamedTuple):
@@ -65,13 +66,17 @@ class Proof(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """The member that is to be promoted. ``ready``: its lease of ready holds now. ``min_in_sync``: of the cluster."""
+    """The member that is to be promoted. ``ready``: its lease of ready holds now. ``min_in_sync``: of the cluster.
+
+    ``told``: who has said since the others were asked that it serves, and since which epoch.
+    """
 
     me: str
     status: Status
     record: Record | None
     ready: bool
     min_in_sync: int = 0
+    told: Mapping[str, int] = MappingProxyType({})
 
 
 class Why(StrEnum):
@@ -115,6 +120,10 @@ def judge(candidate: Candidate, answers: Sequence[Answer], proof: Proof) -> Verd
     for one in heard:
         if one.status in PRIMARY:
             return Verdict(Why.ANOTHER_SERVES, f"{one.member} is {one.status}: demote or fence it first")
+    for member, epoch in promoted_after(mine, candidate.told).items():
+        if member not in proof.discarded:
+            why = f"{member} says that it serves since epoch {epoch}: demote or fence it first"
+            return Verdict(Why.ANOTHER_SERVES, why)
     if (refused := _older(mine, heard)) is not None:
         return refused
     if missing := _unaccounted(candidate, answers, proof):
@@ -133,6 +142,11 @@ def judge(candidate: Candidate, answers: Sequence[Answer], proof: Proof) -> Verd
     silent = frozenset(one.member for one in answers if one.status is None and not one.absent)
     served = proof.discarded if mine is None else proof.discarded | {mine.primary}
     return Verdict(Why.PROMOTED, newest, heirs - gone, epoch, silent & served - proof.fenced)
+
+
+def promoted_after(mine: Record | None, told: Mapping[str, int]) -> dict[str, int]:
+    """Return who was promoted after this data was written, of those that say that they serve (since which epoch)."""
+    return {member: epoch for member, epoch in told.items() if mine is None or epoch > mine.number.epoch}
 
 
 def _older(mine: Record | None, heard: Sequence[Answer]) -> Verdict | None:

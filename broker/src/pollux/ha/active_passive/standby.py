@@ -46,6 +46,8 @@ class Standby:
         """``do`` makes a task of the member's."""
         self.ready = ReadyLease(settings.lease)
         self.record: Record | None = None
+        #: Who has said while this member's promotion was judged that it serves, and since which epoch.
+        self.told: dict[str, int] = {}
         self._roots = roots
         self._settings = settings
         self._do = do
@@ -110,6 +112,11 @@ class Standby:
     def is_behind(self, epoch: int) -> bool:
         """Whether nobody is followed who serves since this epoch or a later one."""
         return self._primary is None or self._epoch < epoch
+
+    def told_where(self) -> Endpoint | None:
+        """Return where the newest of those is that were told of, None where nobody older is followed."""
+        newest = max(self.told, key=self.told.__getitem__, default="")
+        return self._settings.others[newest] if newest and self.is_behind(self.told[newest]) else None
 
     def linked(self, conversation: Conversation) -> None:
         """Ask that primary on this connection from now on."""
