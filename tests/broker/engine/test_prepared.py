@@ -14,6 +14,7 @@ from pollux.store.journal_reader import read_journal
 
 if TYPE_CHECKING:
     from broker.engine.conftest import Office
+    from pollux.engine.prepared import Waiting
     from pollux.message import Message
     from pollux.routing.queue import Queue
 
@@ -247,6 +248,25 @@ async def test_the_parts_of_one_identifier_are_decided_together(office: Office) 
     await office.post.prepared.take(XID, f"{'cd' * 16}/7", [(message(b"other part", "first"), [first])], [])
     assert await office.post.prepared.resolve(XID, commit=True) == 4
     await office.stable()
+    assert sorted(await bodies(office, "first")) == [b"other", b"other part", b"sent"]
+
+
+async def test_a_part_that_comes_while_the_others_are_read_is_decided_with_them(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await taken(office)
+    prepared, first = office.post.prepared, office.post.queue("first")
+    read = prepared.messages
+
+    async def slowly(one: Waiting) -> dict[int, Message]:
+        if len(prepared) == 1:
+            await prepared.take(XID, f"{'cd' * 16}/7", [(message(b"other part", "first"), [first])], [])
+        return await read(one)
+
+    monkeypatch.setattr(prepared, "messages", slowly)
+    assert await prepared.resolve(XID, commit=True) == 4
+    await office.stable()
+    assert len(prepared) == 0
     assert sorted(await bodies(office, "first")) == [b"other", b"other part", b"sent"]
 
 

@@ -260,7 +260,11 @@ class Prepared:
 
         Raises InvalidRequestError where there is none, or another node may have it; StoreError.
         """
-        read = {one.tx: await self.messages(one) for one in self._found(xid)}
+        read: dict[int, dict[int, Message]] = {}
+        # A part that another node hands over meanwhile is of the same transaction: it is decided with the others.
+        while unread := [one for one in self._found(xid) if one.tx not in read]:
+            for one in unread:
+                read[one.tx] = await self.messages(one)
         count = 0
         for one in self._found(xid):  # nobody decided meanwhile
             count += (self._commit if commit else self._rollback)(one, read[one.tx])
