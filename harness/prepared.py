@@ -1,4 +1,4 @@
-"""Prepared transactions in the store of a broker that does not run, as a transaction manager's client leaves them."""
+"""Prepared transactions in a store, as a transaction manager's client leaves them, or a node that gave one away."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING
 from harness import stomp
 from harness.store import opened, stable
 from pollux.config.loader import load
+from pollux.engine.prepared import ORIGIN
 from pollux.message import Encoding, Message
 from pollux.process.exits import EXIT_OK
 from pollux.store.data_lock import node_id
 from pollux.store.settings import StoreSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from harness.cluster import Nodes
+    from pollux.store.storage import Storage
 
 #: Where they are listed and decided.
 PREPARED = "/api/v1/prepared-transactions"
@@ -31,6 +34,24 @@ def settings_of(configuration: Path) -> StoreSettings:
     """Return the settings of the store of a broker that has run."""
     found = load(configuration)
     return StoreSettings.from_configuration(found, node_id(found.journal_directory))
+
+
+def append_half(
+    storage: Storage, xid: bytes, origin: str, sends: Iterable[tuple[Message, list[int]]], acknowledges: tuple[int, int]
+) -> None:
+    """Write what is written first of one that another node gives. ``acknowledges``: of which queue how many messages.
+
+    Those are not written, nor the word that all of it is there. ``origin``: that node and the number it has there.
+    """
+    queue, count = acknowledges
+    tx = storage.next_id()
+    for sent, queues in sends:
+        sent.id = storage.next_id()
+        storage.append_message(sent, queues, tx)
+    for _ in range(count):
+        storage.append_acks(queue, (storage.next_id(),), tx)
+    storage.append_link(ORIGIN + origin, bytes(8), 1, tx)
+    storage.append_prepare(tx, xid)
 
 
 async def prepare(configuration: Path, count: int) -> None:

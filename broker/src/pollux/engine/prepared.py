@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct, field
 
@@ -56,9 +56,31 @@ class Waiting(Struct):
     messages: dict[int, Message] = field(default_factory=dict)
     #: The node that may have it already: its outcome is not decided here any more.
     away: str = ""
+    #: What it acknowledges was not written here before a crash: so many messages only the node it comes from has.
+    half: bool = False
+    elsewhere: int = 0
 
     def __str__(self) -> str:
         return f"prepared transaction {self.xid.hex()}"
+
+    @property
+    def node(self) -> str:
+        """The node it comes from; empty: this one."""
+        return self.origin.removeprefix(ORIGIN).partition("/")[0]
+
+
+class Half(NamedTuple):
+    """Tell of one that was decided though half of it was here. ``acknowledges``: messages that only ``node`` had."""
+
+    node: str
+    acknowledges: int
+
+
+class Decided(NamedTuple):
+    """Tell what a decision did. ``appeared``: messages that appeared in queues."""
+
+    appeared: int
+    halves: tuple[Half, ...]
 
 
 class Prepared:
@@ -84,7 +106,8 @@ class Prepared:
         self._arrive = arrive
         self._waiting: dict[int, Waiting] = {}
         self._taken: set[str] = set()
-        #: Beginnings of other nodes' whose writing a crash cut off. They were never confirmed: they come again, whole.
+        #: Beginnings of other nodes' whose writing a crash cut off. They were never confirmed: they come again, whole,
+        #: unless their node is lost, or has given them to another one since. Then an operator decides.
         self._begun: list[Waiting] = []
         #: The one that is being written.
         self._coming: list[Waiting] = []
@@ -99,9 +122,14 @@ class Prepared:
     def __contains__(self, one: Waiting) -> bool:
         return one.tx in self._waiting
 
+    @property
+    def halves(self) -> Sequence[Waiting]:
+        """Return those of other nodes of which half is here; none of them is among the others."""
+        return tuple(self._begun)
+
     def holds(self, queue: Queue) -> bool:
         """Return whether an outcome may put messages into this queue."""
-        every = (*self, *self._coming)
+        every = (*self, *self._coming, *self._begun)
         return any(queue.id in ids for one in every for kept in (one.sends, one.acknowledged) for ids in kept.values())
 
     def restore(self, recovered: Recovered) -> None:
@@ -110,16 +138,22 @@ class Prepared:
         for found in recovered.prepared:
             one = Waiting(found.tx, found.xid, found.origin)
             held = recovered.withhold(found.acknowledgements)
+            for message_id, queue_id, _ in found.messages:
+                one.sends.setdefault(message_id, []).append(queue_id)
             if one.origin and one.origin not in self._taken and not held:
-                one.sends = {message_id: [] for message_id, _, _ in found.messages}
+                self._drop_begun(one.origin)  # a power cut took the record that it was dropped
+                one.half, one.elsewhere = True, len(found.acknowledgements)
                 self._begun.append(one)
-                node = one.origin.removeprefix(ORIGIN)
-                event(log, logging.WARNING, "half of a prepared transaction waits for all", xid=one.xid.hex(), of=node)
+                event(
+                    log,
+                    logging.WARNING,
+                    "half of a prepared transaction waits for all of it, or for a decision",
+                    xid=one.xid.hex(),
+                    of=one.origin.removeprefix(ORIGIN),
+                )
                 continue
             self._waiting[one.tx] = one
             one.away = recovered.bindings.get((_ASKED, str(found.tx)), b"").hex()
-            for message_id, queue_id, _ in found.messages:
-                one.sends.setdefault(message_id, []).append(queue_id)
             for queue_id, message_id in held:
                 one.acknowledged.setdefault(message_id, []).append(queue_id)
                 if count := recovered.delivery_counts.pop((queue_id, message_id), 0):
@@ -231,6 +265,9 @@ class Prepared:
 
     def _end(self, one: Waiting) -> None:
         """Have it wait no more: what was in memory for it is not any more."""
+        if one.half:
+            self._begun.remove(one)
+            return
         del self._waiting[one.tx]
         for message in one.messages.values():
             self._accounts.credit(self._accounts.of(message.address), message.size, 1)
@@ -245,7 +282,7 @@ class Prepared:
 
     def _found(self, xid: bytes) -> list[Waiting]:
         """Return those of an identifier: of several nodes that had a part each there may be several here."""
-        found = [one for one in self if one.xid == xid]
+        found = [one for one in (*self, *self._begun) if one.xid == xid]
         if not found:
             raise InvalidRequestError(f"no prepared transaction {xid.hex()} waits here")
         for one in found:
@@ -255,24 +292,35 @@ class Prepared:
                 )
         return found
 
-    async def resolve(self, xid: bytes, *, commit: bool) -> int:
+    async def resolve(self, xid: bytes, *, commit: bool) -> Decided:
         """Commit or roll back; return how many messages appeared in queues. Await ``when_stable``.
 
+        Of a half what it sends is here, all of it, and none of what it acknowledges. Once committed it counts as taken:
+        its node, should it come back, lets go of what it acknowledges. Rolled back it is forgotten: it may come again.
         Raises InvalidRequestError where there is none, or another node may have it; StoreError.
         """
+        found = self._found(xid)
         read: dict[int, dict[int, Message]] = {}
-        # A part that another node hands over meanwhile is of the same transaction: it is decided with the others.
-        while unread := [one for one in self._found(xid) if one.tx not in read]:
+        while unread := [one for one in found if one.tx not in read]:
             for one in unread:
                 read[one.tx] = await self.messages(one)
-        count = 0
-        for one in self._found(xid):  # nobody decided meanwhile
-            count += (self._commit if commit else self._rollback)(one, read[one.tx])
-        event(log, logging.WARNING, "a prepared transaction was decided", xid=xid.hex(), committed=commit)
-        return count
+            found = self._found(xid)  # one may have come meanwhile, or have been decided
+        count = sum((self._commit if commit else self._rollback)(one, read[one.tx]) for one in found)
+        halves = tuple(Half(one.node, one.elsewhere) for one in found if one.half)
+        event(
+            log,
+            logging.WARNING,
+            "a prepared transaction was decided",
+            xid=xid.hex(),
+            committed=commit,
+            half_of=[half.node for half in halves] or None,
+        )
+        return Decided(count, halves)
 
     def _commit(self, one: Waiting, messages: dict[int, Message]) -> int:
         self._storage.append_commit(one.tx)
+        if one.half:
+            self._taken.add(one.origin)  # its commit has the record of that
         self._end(one)
         self._let_go(one, messages)
         return sum(self._appear(messages[each], one.sends[each]) for each in one.sends if each in messages)
@@ -383,12 +431,13 @@ class Prepared:
             {
                 "xid": one.xid.hex(),
                 "sends": len(one.sends),
-                "acknowledges": sum(len(queues) for queues in one.acknowledged.values()),
+                "acknowledges": one.elsewhere or sum(len(queues) for queues in one.acknowledged.values()),
                 "queues": self._names(one),
-                "from": one.origin.removeprefix(ORIGIN).partition("/")[0] or None,
+                "from": one.node or None,
                 "away": one.away or None,
+                "half": one.half,
             }
-            for one in self
+            for one in (*self, *self._begun)
         ]
 
     def _names(self, one: Waiting) -> list[str]:

@@ -100,9 +100,10 @@ class MessagesApi(Answers):
 
     async def _decide(self, request: web.Request, *, commit: bool) -> web.Response:
         xid = xid_in(request)
-        count = await self._engine.post.prepared.resolve(xid, commit=commit)
+        decided = await self._engine.post.prepared.resolve(xid, commit=commit)
         await self._engine.stable()
-        return json_response({"xid": xid.hex(), "count": count})
+        halves = [{"from": half.node, "acknowledges": half.acknowledges} for half in decided.halves]
+        return json_response({"xid": xid.hex(), "count": decided.appeared, "halves": halves})
 
     async def retry(self, request: web.Request) -> web.Response:
         """Send dead letters and expired messages back to where they came from; what no queue takes there stays."""

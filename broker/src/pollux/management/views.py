@@ -149,7 +149,7 @@ def _serving(broker: Broker, engine: Engine) -> dict[str, Any]:
             "recoverySeconds": round(engine.recovery_seconds, 3),
             "orphanQueues": len(engine.post.orphans),
             "orphanMessages": engine.post.orphans.messages,
-            "preparedTransactions": len(engine.post.prepared),
+            "preparedTransactions": len(engine.post.prepared) + len(engine.post.prepared.halves),
         },
         "configurationWithoutEffect": engine.post.address_manager.differing,
     }

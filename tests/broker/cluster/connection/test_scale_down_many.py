@@ -85,7 +85,7 @@ async def test_thousands_of_each_kind_are_as_they_were(nodes: Make) -> None:
     assert [view["xid"] for view in two.post.prepared.views()] == [binary(each).hex() for each in range(PREPARED)]
     assert (len(one.post.prepared), count(two, "prepared")) == (0, 0)
     for number in range(PREPARED):
-        assert await two.post.prepared.resolve(binary(number), commit=number % 2 == 0) == 1
+        assert (await two.post.prepared.resolve(binary(number), commit=number % 2 == 0)).appeared == 1
     await two.office.stable()
     decided = {each.message.data.decode(): each for each in two.post.queue("prepared").iterate()}
     assert sorted(decided) == sorted(f"{('had', 'sent')[number % 2 == 0]} {number}" for number in range(PREPARED))

@@ -10,6 +10,7 @@ import pytest
 from broker.cluster.connection.conftest import until
 from broker.cluster.connection.scaled import contents, count, scaled
 from broker.engine.conftest import message
+from harness.prepared import append_half
 from pollux.cluster.connection.outgoing import OutgoingLink
 from pollux.cluster.scale_down import prepared as moving
 from pollux.cluster.scale_down.prepared import TRANSACTION
@@ -217,7 +218,26 @@ async def test_a_node_of_a_version_that_takes_none_leaves_it_here_and_is_named(s
     (shown,) = found.drain.describe()["queues"]
     assert (shown["name"], shown["messages"]) == (f"prepared-transaction {XID.hex()}", 3)
     found.drain.cancel()
-    assert await one.post.prepared.resolve(XID, commit=False) == 1, "nobody has it, so it is decided here"
+    assert (await one.post.prepared.resolve(XID, commit=False)).appeared == 1, "nobody has it, so it is decided here"
+
+
+async def test_half_of_one_is_decided_before_its_node_is_drained(scaled: Any) -> None:
+    """Breaks when a broker is called drained that has messages which only an operator can have appear."""
+    found = await scaled()
+    one, (two,) = found.one, found.others
+    first, node = one.office.queue("first"), "ab" * 16
+    append_half(one.post.storage, XID, f"{node}/7", [(message(b"sent", "first"), [first.id])], (first.id, 1))
+    await one.office.stable()
+    await found.reopen()
+    await found.linked()
+    assert not found.drain.nothing
+    found.drain.begin()
+    await until(lambda: found.drain.look().state == "waiting")
+    assert f"half of it came from node {node}: " in found.drain.look().reason
+    await one.post.prepared.resolve(XID, commit=True)
+    await one.office.stable()
+    await found.done()
+    assert [each.data for each in await contents(two, "first")] == [b"sent"]
 
 
 async def test_one_that_is_too_large_stays_and_is_named(scaled: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,10 +80,18 @@ class Transactions:
 
     @property
     def held(self) -> list[Held]:
-        """Return those that are still here."""
-        return [
+        """Return those that are still here. A half is not handed on: its node may hand over all of it again."""
+        whole = [
             Held(one.xid.hex(), len(one.sends) + len(one.acknowledged), self._refused.get(one.tx, ""))
             for one in self._post.prepared
+        ]
+        return whole + [
+            Held(
+                one.xid.hex(),
+                len(one.sends),
+                f"half of it came from node {one.node}: that one hands over all of it again, or decide it here",
+            )
+            for one in self._post.prepared.halves
         ]
 
     async def hand(self, assignment: Assignment, fitting: Sequence[Peer]) -> None:
