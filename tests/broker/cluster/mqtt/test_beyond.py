@@ -1,4 +1,7 @@
-"""MQTT clients of nodes that reach each other by way of others: chains and rings, as far as max-hops says."""
+"""MQTT clients of nodes that reach each other by way of others: chains and rings, as far as max-hops says.
+
+What has to be the same next to each other and behind others is here too, with both.
+"""
 
 from __future__ import annotations
 
@@ -100,26 +103,30 @@ async def test_a_client_takes_its_place_from_itself_behind_other_nodes(nodes: Ma
     await second.ping()
 
 
-async def test_a_clean_start_ends_the_session_behind_other_nodes(nodes: Make) -> None:
-    one, _, three = await row(nodes, 3)
-    first = one.client()
+@pytest.mark.parametrize("count", [2, 3])
+async def test_a_clean_start_ends_the_session_wherever_it_is(nodes: Make, count: int) -> None:
+    home, *_, away = await row(nodes, count)
+    first = home.client()
     await first.connect("c", clean=False, expiry=1000)
     await first.subscribe("t")
     await first.leave()
-    second = three.client()
+    second = away.client()
     assert not (await second.connect("c", clean=True, expiry=1000)).session_present
-    assert one.sessions.sessions == {}
-    await until(lambda: one.queues() == set())
+    assert home.sessions.sessions == {}
+    await until(lambda: home.queues() == set())
 
 
-async def test_another_users_session_behind_other_nodes_is_not_given(nodes: Make) -> None:
-    one, _, three = await row(nodes, 3)
-    first = one.client()
+@pytest.mark.parametrize("count", [2, 3])
+async def test_another_users_session_is_not_given(nodes: Make, count: int) -> None:
+    home, *_, away = await row(nodes, count)
+    first = home.client()
     await first.connect("c", clean=False, expiry=1000, user="ann", password=PASSWORD.encode())
-    thief = three.client()
-    answer = await thief.connect("c", clean=False, expiry=1000, user="bob", password=PASSWORD.encode())
-    assert answer.reason == ReasonCode.NOT_AUTHORIZED
+    for clean in (True, False):
+        thief = away.client()
+        answer = await thief.connect("c", clean=clean, expiry=1000, user="bob", password=PASSWORD.encode())
+        assert answer.reason == ReasonCode.NOT_AUTHORIZED
     await first.ping()
+    assert home.sessions.sessions["c"].user == "ann"
 
 
 @pytest.mark.parametrize("ring", [False, True])
@@ -140,9 +147,10 @@ async def test_what_is_retained_is_at_every_node(nodes: Make, ring: bool) -> Non
         await until(lambda one=one: one.sessions.retained.store.get("state") is None)  # type: ignore[misc]
 
 
-async def test_a_message_published_behind_other_nodes_after_suback_is_not_missed(nodes: Make) -> None:
-    one, _, _, four = await row(nodes, 4)
-    sender, receiver = four.client(), one.client()
+@pytest.mark.parametrize("count", [2, 4])
+async def test_a_message_published_elsewhere_after_suback_is_not_missed(nodes: Make, count: int) -> None:
+    one, *_, other = await row(nodes, count)
+    sender, receiver = other.client(), one.client()
     await sender.connect("s")
     await receiver.connect("r")
     for number in range(20):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from broker.cluster.connection.conftest import nodes, until
-from harness.sessions.broker import PASSWORD, FakeSecurity, Transport
+from harness.sessions.broker import FakeSecurity, Transport
 from harness.sessions.mqtt import Client, publish
 from pollux.cluster.mqtt.connections import EveryConnection
 from pollux.cluster.mqtt.service import MqttNeighbours
@@ -245,42 +245,6 @@ async def test_a_client_that_connects_elsewhere_takes_its_place_from_itself(node
         assert isinstance(goodbye, Disconnect)
         assert goodbye.reason == ReasonCode.SESSION_TAKEN_OVER
         await second.leave()
-
-
-async def test_a_clean_start_ends_the_session_wherever_it_is(nodes: Make) -> None:
-    one, two = await mesh(nodes)
-    first = one.client()
-    await first.connect("c", clean=False, expiry=1000)
-    await first.subscribe("t")
-    await first.leave()
-    second = two.client()
-    assert not (await second.connect("c", clean=True, expiry=1000)).session_present
-    assert one.sessions.sessions == {}
-    await until(lambda: one.queues() == set())
-
-
-async def test_another_users_session_is_not_given(nodes: Make) -> None:
-    one, two = await mesh(nodes)
-    first = one.client()
-    await first.connect("c", clean=False, expiry=1000, user="ann", password=PASSWORD.encode())
-    thief = two.client()
-    for clean in (True, False):
-        thief = two.client()
-        answer = await thief.connect("c", clean=clean, expiry=1000, user="bob", password=PASSWORD.encode())
-        assert answer.reason == ReasonCode.NOT_AUTHORIZED
-    await first.ping()
-    assert one.sessions.sessions["c"].user == "ann"
-
-
-async def test_a_message_published_elsewhere_after_suback_is_not_missed(nodes: Make) -> None:
-    one, two = await mesh(nodes)
-    sender, receiver = one.client(), two.client()
-    await sender.connect("s")
-    await receiver.connect("r")
-    for number in range(20):
-        await receiver.subscribe(f"t/{number}")
-        await sender.publish(f"t/{number}", str(number).encode())
-        assert await bodies(receiver, 1) == [str(number).encode()]
 
 
 async def test_what_is_retained_is_retained_everywhere_and_what_is_cleared_is_cleared(nodes: Make) -> None:
