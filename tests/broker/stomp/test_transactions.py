@@ -92,3 +92,25 @@ async def test_unsubscribing_inside_a_transaction_does_not_redeliver_what_it_ack
     assert len(broker.record.acknowledged) == 1
     assert queue.consumer_count == 0
     assert queue.waiting == 1
+
+
+async def test_what_was_not_sent_is_for_others_while_a_transaction_of_the_subscription_is_open(
+    broker: HeldBroker,
+) -> None:
+    """Breaks when what a slow reader was not sent waits, after its UNSUBSCRIBE, for the end of the transaction."""
+    client = await subscribed(broker)
+    await produce(broker, "1")
+    ack = client.one()[1]["ack"]
+    client.transport.high_water = 64 << 10
+    await produce(broker, *(f"{number}{'x' * 90_000}" for number in range(2, 8)))
+    unsent = [decode_content(each.message).body for each in client.session.consuming.subscriptions["s"].backlog]
+    assert unsent, "it was given more than was sent"
+    held = [body for _, _, body in client.received()]
+    client.send(f"BEGIN\ntransaction:t\n\n\0ACK\nid:{ack}\ntransaction:t\n\n\0UNSUBSCRIBE\nid:s\n\n\0".encode())
+    other = await subscribed(broker)
+    await broker.settle()
+    assert [body for _, _, body in other.received()] == held + unsent
+    assert not any(failed for _, failed in broker.record.released)
+    client.send(b"COMMIT\ntransaction:t\n\n\0")
+    assert [decode_content(each.message).body for each in broker.record.acknowledged] == [b"1"]
+    assert broker.queues()["a"].consumer_count == 1
