@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from broker.engine.conftest import Office, Receiver, files_under, message
 from pollux.config.address_settings import AddressFullPolicy
 from pollux.config.clusters import HaPolicy, SharedStore, SharedStorePrimary
+from pollux.errors import AddressFullError
 from pollux.message import RoutingType
 
 if TYPE_CHECKING:
@@ -330,3 +331,95 @@ async def test_what_other_nodes_had_accepted_goes_to_pages_where_what_is_sent_is
     await office.send(b"there is room")
     await office.stable()
     assert office.post.message_count(office.post.queue("orders")) == 1
+
+
+async def expired_elsewhere(office: Office, full: AddressFullPolicy) -> tuple[list[bytes], int]:
+    """Have a backlog in pages expire into a full address of that policy; it, and the most there was in memory."""
+    paging_office(office)
+    office.settings("orders", expiry_address="elsewhere")
+    office.settings("elsewhere", address_full_policy=full)
+    office.configuration = replace(office.configuration, global_max_size=100_000)
+    post = await office.open()
+    queue = office.queue()
+    office.queue("elsewhere")
+    bodies = [b"%05d" % i + b"x" * 500 for i in range(500)]
+    for body in bodies:
+        post.send(message(body, expiration=post.wall_ms() + 3_600_000))
+    await office.stable()
+    office.now = 3_700_000
+    most = post.accounts.total.bytes
+    while post.message_count(queue):
+        await post.pages.bring(queue)
+        post.dead_letters.scan()
+        await office.stable()
+        most = max(most, post.accounts.total.bytes)
+    assert post.message_count(post.queue("elsewhere")) == 500
+    return bodies, most
+
+
+@pytest.mark.parametrize("full", [AddressFullPolicy.BLOCK, AddressFullPolicy.FAIL])
+async def test_a_backlog_in_pages_does_not_fill_the_memory_where_who_sends_is_held_back(
+    office: Office, full: AddressFullPolicy
+) -> None:
+    """Breaks when all that was in pages is in memory at its new place, or who sends there may fill pages of it."""
+    bodies, most = await expired_elsewhere(office, full)
+    post = office.post
+    assert post.accounts.of("elsewhere").gauge.bytes > 30_000, "it has more than its limit, while there is memory"
+    assert most < 150_000
+    called: list[int] = []
+    if full is AddressFullPolicy.FAIL:
+        with pytest.raises(AddressFullError):
+            post.send(message(b"refused", "elsewhere"))
+    else:
+        assert not post.writable("elsewhere")
+        post.on_writable("elsewhere", lambda: called.append(post.message_count(post.queue("elsewhere"))))
+        post.send(message(b"last", "elsewhere"))
+        bodies.append(b"last")
+    receiver = Receiver()
+    post.attach(post.queue("elsewhere"), receiver)
+    while len(receiver.got) < len(bodies):
+        seen = len(receiver.got)
+        await receiver.wait(seen + 1)
+        assert bool(called) <= (post.message_count(post.queue("elsewhere")) < 100)
+        post.acknowledge(receiver.got[seen:])
+    assert receiver.bodies == bodies
+    await office.stable()
+    assert not post.pages.active
+    assert post.writable("elsewhere")
+    assert len(called) == (full is AddressFullPolicy.BLOCK)
+    await office.send(b"there is room", address="elsewhere")
+    await receiver.wait(len(bodies) + 1)
+
+
+@pytest.mark.parametrize("what", ["purged", "moved"])
+async def test_who_is_held_back_by_what_is_in_pages_goes_on_when_that_is_gone(office: Office, what: str) -> None:
+    await expired_elsewhere(office, AddressFullPolicy.BLOCK)
+    post = office.post
+    queue = post.queue("elsewhere")
+    called: list[bool] = []
+    post.on_writable("elsewhere", lambda: called.append(post.writable("elsewhere")))
+    if what == "purged":
+        assert post.purge(queue) == 500
+    else:
+        office.queue("third")
+        while post.message_count(queue):
+            await post.pages.bring(queue)
+            references, _ = queue.remove({reference.message.id for reference in queue.iterate()})
+            post.dead_letters.move(queue, references, "third")
+            await office.stable()
+        assert post.message_count(post.queue("third")) == 500
+    assert called == [True]
+
+
+async def test_what_no_queue_takes_does_not_fill_the_memory_where_who_sends_is_held_back(office: Office) -> None:
+    """Who sends it is not held back: its own address pages, and has nothing."""
+    paging_office(office)
+    office.settings("lost", send_to_dla_on_no_route=True, dead_letter_address="elsewhere")
+    office.settings("elsewhere", address_full_policy=AddressFullPolicy.BLOCK)
+    office.configuration = replace(office.configuration, global_max_size=100_000)
+    post = await office.open()
+    office.queue("elsewhere")
+    bodies = [b"%05d" % i + b"x" * 500 for i in range(500)]
+    await office.send(*bodies, address="lost", routing_type=RoutingType.MULTICAST)
+    assert post.accounts.total.bytes < 150_000
+    assert await restarted(office, "elsewhere") == bodies

@@ -154,10 +154,13 @@ def policy(name: str, **fields: Any) -> AddressSettings:
             PageUsage(True, 1, 4),
             Verdict.PAGE,
         ),
-        # What came from other nodes is in pages, and counts.
+        # What came from other nodes, or as dead letters, is in pages, and counts.
         (policy("DROP"), Gauge(max_bytes=10), Gauge(), PageUsage(True, 10, 1), Verdict.DROP),
         (policy("DROP"), Gauge(max_bytes=10), Gauge(), PageUsage(True, 9, 1), Verdict.PAGE),
-        (policy("BLOCK"), Gauge(max_bytes=10), Gauge(), PageUsage(True, 10, 1), Verdict.PAGE),
+        (policy("BLOCK"), Gauge(max_bytes=10), Gauge(), PageUsage(True, 10, 1), Verdict.BLOCK),
+        (policy("FAIL"), Gauge(max_bytes=10), Gauge(), PageUsage(True, 10, 1), Verdict.FAIL),
+        (policy("BLOCK"), Gauge(max_bytes=10), Gauge(), PageUsage(True, 9, 1), Verdict.PAGE),
+        (policy("BLOCK"), Gauge(), full(), PageUsage(True, 9, 1), Verdict.BLOCK),
     ],
 )
 def test_admit(settings: AddressSettings, address: Gauge, broker: Gauge, pages: PageUsage, verdict: Verdict) -> None:

@@ -210,7 +210,7 @@ class Accounts:
         """Take the settings anew: limits may be other ones now."""
         for account in self._accounts.values():
             account.apply(self._settings(account.name))
-        self._reconsider()
+        self.reconsider()
 
     # -- what is held
 
@@ -246,7 +246,7 @@ class Accounts:
         self.total.remove(size, messages)
         if self.pressure or account.careful:
             account.reconsider()
-            self._reconsider()
+            self.reconsider()
 
     def change(self, size: int) -> None:
         """Count ``size`` more bytes (negative: fewer) of what clients make the broker hold beside messages."""
@@ -256,7 +256,7 @@ class Accounts:
             if 0 <= total.max_bytes <= total.bytes:
                 self.pressure = True
         elif self.pressure:
-            self._reconsider()
+            self.reconsider()
 
     # -- producers
 
@@ -271,6 +271,9 @@ class Accounts:
             return False
         if settings.address_full_policy is not AddressFullPolicy.BLOCK:
             return True
+        pages = account.pages
+        if pages.active and not account.gauge.has_room(pages.bytes, pages.messages):
+            return False
         return not account.gauge.full and not self.total.full
 
     def has_room(self, address: str) -> bool:
@@ -306,9 +309,9 @@ class Accounts:
     def set_disk_full(self, full: bool) -> None:
         """Keep what the store says of its room for new messages."""
         self.disk_full = full
-        self._reconsider()
+        self.reconsider()
 
-    def _reconsider(self) -> None:
+    def reconsider(self) -> None:
         """Open what may be opened, and call who waits."""
         self.pressure = self.disk_full or self.total.full
         for address in list(self._waiting):

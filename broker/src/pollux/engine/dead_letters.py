@@ -44,8 +44,8 @@ STAY = 30_000
 
 class DeadLetters:
     """Moves what the queues give up. ``dropped`` counts what nobody named a place for, ``stayed`` how often a message
-    stayed in its queue because there was none at its place. ``route`` sends a copy within a transaction, or returns
-    False when no queue takes it.
+    stayed in its queue because there was none at its place. ``route`` sends a copy within a transaction, and is told
+    whether that is more in memory than before; it returns False when no queue takes it.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class DeadLetters:
         due: DueQueues,
         share: Share,
         wall_ms: Callable[[], int],
-        route: Callable[[Message, int], bool],
+        route: Callable[[Message, int, bool], bool],
     ) -> None:
         self._storage = storage
         self._space = space
@@ -116,7 +116,7 @@ class DeadLetters:
         if target:
             self._create(dead_letter_queue(settings, message.address.partition("::")[0]))
             copy = copy_of(message, target, origin_of(message, None))
-            if self._find_place(copy) and self._route(copy, tx):
+            if self._find_place(copy) and self._route(copy, tx, True):
                 return True
         self.dropped += 1
         return False
@@ -186,7 +186,8 @@ class DeadLetters:
         try:
             for reference in references:
                 copy = self._moved_copy(queue, reference.message, target, notes)
-                if (event is Event.MOVED or self._find_place(copy)) and self._route(copy, tx):
+                paged = reference.page > 0
+                if (event is Event.MOVED or self._find_place(copy)) and self._route(copy, tx, paged):
                     moved.append(reference)
                 else:
                     staying.append(reference)

@@ -198,7 +198,8 @@ class Intake:
             )
         if account.special:
             message.expiration = expiration(settings, message.expiration, self._wall_ms())
-        return verdict
+        # What is accepted though its producer is held back from now on comes behind what is in pages.
+        return Verdict.PAGE if verdict is Verdict.BLOCK and account.pages.active else verdict
 
     def _store(
         self,
@@ -492,9 +493,11 @@ class Intake:
         self._account_of(message)
         return any(self._space.takers(message))
 
-    def route_copy(self, message: Message, tx: int) -> bool:
+    def route_copy(self, message: Message, tx: int, more: bool) -> bool:
         """Send a message the broker itself made or moves: beyond the limits of the address to a page.
 
+        An address that would hold back or refuse who sends has it in memory all the same: as much is given back where
+        it comes from. ``more``: not so, it was in a page or in no queue; of that no more than the broker has room for.
         False when no queue takes it. Raises DiskFullError and the errors of a name that cannot be created.
         """
         account = self._account_of(message)
@@ -503,5 +506,7 @@ class Intake:
         if not queues:
             return False
         # A body in a file is shared: see _admit_one.
-        self._store(account, message, queues, tx, paged=message.large is None and self._beyond(account))
+        # A replica of a queue gets nothing of what is in pages.
+        crammed = more and self._accounts.total.full and not any(queue.watchers for queue in queues)
+        self._store(account, message, queues, tx, paged=message.large is None and (crammed or self._beyond(account)))
         return True

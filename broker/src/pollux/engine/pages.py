@@ -330,6 +330,7 @@ class Pages:
         del self.active[account.name]
         account.pages = PageUsage()
         account.reconsider()
+        self._accounts.reconsider()  # what was in them counted
         log.info("address %s no longer pages", account.name)
 
 

@@ -102,14 +102,15 @@ def admit(
     ``crowding``: there is more in memory than is good, and more than its share (:func:`share_of`) at this address.
     """
     policy = settings.address_full_policy
+    full = address.full or broker.full
     if not pages.active:
-        if not address.full and not broker.full and not (crowding and policy is AddressFullPolicy.PAGE):
+        if not full and not (crowding and policy is AddressFullPolicy.PAGE):
             return Verdict.ACCEPT
         if policy is not AddressFullPolicy.PAGE:
             return _POLICIES[policy]
-    elif policy is AddressFullPolicy.DROP and not address.has_room(pages.bytes, pages.messages):
-        # In its pages is what came from other nodes, and counts for what it may hold.
-        return Verdict.DROP
+    elif policy is not AddressFullPolicy.PAGE and (full or not address.has_room(pages.bytes, pages.messages)):
+        # In its pages is what came all the same, from other nodes or as dead letters: it counts for what it may hold.
+        return _POLICIES[policy]
     full = (0 <= settings.page_limit_bytes <= pages.bytes) or (0 <= settings.page_limit_messages <= pages.messages)
     if full and settings.page_full_policy is not None:
         return Verdict.FAIL if settings.page_full_policy is PageFullPolicy.FAIL else Verdict.DROP
