@@ -262,7 +262,7 @@ async def test_a_part_that_comes_while_the_others_are_read_is_decided_with_them(
         return await read(one)
 
     monkeypatch.setattr(prepared, "messages", slowly)
-    assert await prepared.resolve(XID, commit=True) == 4
+    assert (await prepared.resolve(XID, commit=True)).appeared == 4
     await office.stable()
     assert len(prepared) == 0
     assert sorted(await bodies(office, "first")) == [b"other", b"other part", b"sent"]

@@ -107,7 +107,7 @@ def test_what_goes_again_over_a_new_connection_is_open_no_more() -> None:
     assert not sent.holds
     # What was sent by this process and taken by nobody before another process's number is not done.
     sent.begin(NODE, {LIFE: 5})
-    assert sent.next(known(reference.message), reference) is Fate.RENUMBER  # type: ignore[arg-type]
+    assert sent.next(known(reference.message), reference) is Fate.RENUMBER
 
 
 @pytest.mark.parametrize("room", [1 << 20, 100])
