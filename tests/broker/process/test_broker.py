@@ -255,6 +255,31 @@ def test_a_wrong_file_changes_nothing(broker: Instance) -> None:
         assert client.connected[0] == "CONNECTED"
 
 
+def test_a_router_that_a_reload_cannot_take_goes_on_and_files_are_noticed_after_it(instance: Instance) -> None:
+    """Breaks when its acceptor serves whoever comes, as there is no router, and nobody looks at files any more."""
+    secret, connectors = "<cluster-password>ours</cluster-password>", '<connectors><connector name="new">{}</connector>'
+    router = '<connection-routers><connection-router name="r">{}</connection-router></connection-routers>'
+    others = '<policy name="FIRST_ELEMENT"/><pool><static-connectors><connector-ref>new</connector-ref>'
+    before = router.format("<local-target-filter>nobody</local-target-filter>")
+    after = router.format(f"<key-type>USER_NAME</key-type>{others}</static-connectors></pool>")
+    after += connectors.format("tcp://127.0.0.1:1") + "</connectors>"
+    instance.configure(parameters="router=r", core=secret + before, refresh="100")
+    instance.start()
+    instance.configure(parameters="router=r", core=secret + after, refresh="100")
+    line = f"connection-router 'r' of {instance.file} is used after a restart, like the connector 'new'"
+    while line not in [
+        record["what"] for record in instance.records() if record["message"] == "change needs a restart"
+    ]:
+        instance.notifications.wait_for("RELOADING=1")
+        instance.notifications.wait_for("READY=1")
+    with instance.stomp() as client:
+        command, headers, _ = client.connected
+        assert (command, "use another broker" in headers["message"]) == ("ERROR", True)
+    instance.configure(parameters="router=r", core=secret + before, refresh="100")
+    instance.notifications.wait_for("RELOADING=1")
+    instance.notifications.wait_for("READY=1")
+
+
 def test_changed_files_are_noticed_and_a_removed_user_is_cut_off(instance: Instance) -> None:
     instance.configure(refresh="100")
     instance.start()

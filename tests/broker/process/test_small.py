@@ -71,6 +71,65 @@ def test_a_reload_takes_what_it_can_and_names_the_rest() -> None:
     assert merged.journal_pool_files == old.journal_pool_files
 
 
+ROUTED = """<connectors><connector name="a">tcp://a:1</connector></connectors>{more}
+<connection-routers><connection-router name="r">{router}</connection-router>{another}</connection-routers>"""
+FIXED = "<local-target-filter>a</local-target-filter>"
+CHOOSING = '<policy name="FIRST_ELEMENT"/><pool>{}</pool>'
+ALONE = "<cluster-password>ours</cluster-password>"
+GROUP = """<discovery-groups><discovery-group name="g"><group-address>231.7.7.7</group-address>
+<group-port>9876</group-port></discovery-group></discovery-groups>"""
+CLUSTER = """<cluster-connections><cluster-connection name="c"><connector-ref>a</connector-ref>
+<static-connectors/></cluster-connection></cluster-connections>"""
+BY_CONNECTOR = "<static-connectors><connector-ref>{}</connector-ref></static-connectors>"
+BY_GROUP = '<discovery-group-ref discovery-group-name="g"/>'
+
+
+@pytest.mark.parametrize(
+    ("pool", "before", "after", "missing"),
+    [
+        (BY_CONNECTOR.format("b"), ALONE, ALONE, "the connector 'b'"),
+        (BY_GROUP, ALONE, ALONE + GROUP, "the discovery-group 'g'"),
+        ("<cluster-connection>c</cluster-connection>", ALONE, ALONE + CLUSTER, "the cluster-connection 'c'"),
+        (BY_CONNECTOR.format("a"), "", ALONE, "the cluster-password"),
+        (BY_CONNECTOR.format("a"), ALONE, ALONE, ""),
+        ("<password>theirs</password>" + BY_CONNECTOR.format("a"), "", "", ""),
+        (BY_GROUP, ALONE + GROUP, ALONE + GROUP, ""),
+        ("<cluster-connection>c</cluster-connection>", ALONE + CLUSTER, ALONE + CLUSTER, ""),
+    ],
+)
+def test_a_router_waits_for_what_its_pool_names(
+    tmp_path: Path, pool: str, before: str, after: str, missing: str
+) -> None:
+    """Breaks when a router is used before what it chooses from: none would be left, or a standby could not serve."""
+    text = XML.format(ROUTED)
+    another = f'<connection-router name="{{}}">{FIXED}</connection-router>'
+    old = loads(text.format(more=before, router=FIXED, another=""), {}, instance=tmp_path)
+    wanted = text.format(
+        more=after,
+        router=CHOOSING.format(pool),
+        another=another.format("n") + another.format("m").replace(FIXED, CHOOSING.format(pool)),
+    ).replace("</connectors>", '<connector name="b">tcp://b:1</connector></connectors>')
+    new = loads(wanted, {}, instance=tmp_path)
+    merged, changed, refused = reload.merge(old, new)
+    assert changed == ["connection-routers"]
+    found = {router.name: router for router in merged.connection_routers}
+    assert found["n"].local_target_filter == "a"
+    lines = [line for line in refused if line.startswith("connection-router ")]
+    if missing:
+        assert (*found,) == ("r", "n")
+        assert found["r"] == old.connection_routers[0]
+        assert [line.endswith(f"is used after a restart, like {missing}") for line in lines] == [True, True]
+        assert "'r'" in lines[0]
+        assert "'m'" in lines[1]
+        # Nothing is changed by a second one, which says it again.
+        again = reload.merge(merged, new)
+        assert again[1] == []
+        assert lines == [line for line in again[2] if line.startswith("connection-router ")]
+    else:
+        assert merged.connection_routers == new.connection_routers
+        assert lines == []
+
+
 def test_a_moved_line_is_no_change(tmp_path: Path) -> None:
     queue = '<addresses><address name="a"><anycast><queue name="a"/></anycast></address></addresses>'
     old = loads(XML.format(queue), {}, instance=tmp_path)

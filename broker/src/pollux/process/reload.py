@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from pollux.config.rules_cluster import has_cluster_password
+
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pollux.config.clusters import ConnectionRouter, RouterPool
     from pollux.config.model import Configuration
 
 #: Fields of the configuration that take effect at once. ``limits`` applies to new connections.
@@ -38,7 +41,8 @@ def merge(old: Configuration, new: Configuration) -> tuple[Configuration, list[s
     """Return the configuration to use from now on, the names of what changed, and a line for each change not taken."""
     taken: dict[str, object] = {}
     changed: list[str] = []
-    refused: list[str] = []
+    routers, refused = _routers(old, new)
+    new = replace(new, connection_routers=routers)
     for field in old.__struct_fields__:
         before, after = getattr(old, field), getattr(new, field)
         if field in _NOT_SETTINGS:
@@ -51,6 +55,44 @@ def merge(old: Configuration, new: Configuration) -> tuple[Configuration, list[s
             else:
                 refused.append(f"{name} was changed in {new.path or 'the configuration'} and is used after a restart")
     return replace(old, **taken), changed, refused
+
+
+def _routers(old: Configuration, new: Configuration) -> tuple[tuple[ConnectionRouter, ...], list[str]]:
+    """Return the connection routers to use from now on, and a line for each that stays as it was, or is not there yet.
+
+    Those wait for what their pools name, where that is used after a restart: a life that began with one that names
+    nothing would not serve.
+    """
+    before = {router.name: router for router in old.connection_routers}
+    found: list[ConnectionRouter] = []
+    refused: list[str] = []
+    for router in new.connection_routers:
+        missing = _missing(router.pool, old) if router.pool is not None else ""
+        if not missing:
+            found.append(router)
+            continue
+        if router.name in before:
+            found.append(before[router.name])
+        refused.append(
+            f"connection-router {router.name!r} of {new.path or 'the configuration'} is used after a restart,"
+            f" like {missing}"
+        )
+    return tuple(found), refused
+
+
+def _missing(pool: RouterPool, old: Configuration) -> str:
+    """Return what a pool needs that this broker was started without; empty: nothing."""
+    connectors = {one.name for one in old.connectors}
+    for name in pool.static_connectors.connector_refs if pool.static_connectors is not None else ():
+        if name not in connectors:
+            return f"the connector {name!r}"
+    group = pool.discovery_group_ref.discovery_group_name if pool.discovery_group_ref is not None else None
+    if group is not None and group not in {one.name for one in old.discovery_groups}:
+        return f"the discovery-group {group!r}"
+    cluster = pool.cluster_connection
+    if cluster is not None and cluster not in {one.name for one in old.cluster_connections}:
+        return f"the cluster-connection {cluster!r}"
+    return "" if pool.password or has_cluster_password(old) else "the cluster-password"
 
 
 def _without_lines(value: object) -> object:
