@@ -1,26 +1,43 @@
 """The routers of a broker as broker.xml has them: deployed, changed and removed by a reload, and what they remember.
 
-The cases of the reference's ConnectionRouterManagerTest, LocalCacheTest and ElasticQueueTest.
+The cases of the reference's ConnectionRouterManagerTest, LocalCacheTest, ElasticQueueTest and DiscoveryPoolTest.
 """
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
 
+from broker.cluster.connection.conftest import until
 from broker.cluster.routers.test_decisions import client
 from broker.engine.conftest import Office
+from harness.broker import free_udp_port
+from pollux.cluster.discovery import Announcer
 from pollux.cluster.link import CoreHub
+from pollux.cluster.routers.pool import TargetPool
 from pollux.cluster.routers.service import KIND, Routers
-from pollux.config.clusters import ConnectionRouter, RouterCache, RouterKeyType, RouterPolicy, RouterPool
+from pollux.config.acceptors import Connector, ConnectorSettings, Endpoint
+from pollux.config.clusters import (
+    BroadcastGroup,
+    ClusterConnection,
+    ConnectionRouter,
+    DiscoveryGroup,
+    DiscoveryGroupRef,
+    RouterCache,
+    RouterKeyType,
+    RouterPolicy,
+    RouterPool,
+    StaticConnectors,
+)
 from pollux.protocols.redirects import Refused
 from pollux.wire.core.peer import ClusterKey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.asyncio
 NODE = b"N" * 16
@@ -121,3 +138,98 @@ async def test_a_changed_router_keeps_what_it_remembers_and_a_removed_one_does_n
     await routers.stop()
     await office.reopen()
     assert not [key for kind, key in office.post.recovered if kind == KIND], "nothing is left in the bindings"
+
+
+def choosing(pool: RouterPool) -> ConnectionRouter:
+    return ConnectionRouter("r", RouterKeyType.USER_NAME, policy=RouterPolicy("FIRST_ELEMENT"), pool=pool)
+
+
+def members(routers: Routers) -> list[Endpoint]:
+    """Where the brokers of its pool are."""
+    router = routers.get("r")
+    assert router is not None
+    assert isinstance(router.pool, TargetPool)
+    return [endpoint for member in router.pool._remotes for endpoint in member.endpoints]
+
+
+A, B, C = (Endpoint("tcp", "127.0.0.1", port) for port in (1, 2, 3))
+
+
+@pytest.mark.parametrize("case", ["static-connectors", "cluster-connection"])
+async def test_a_pool_has_the_brokers_that_connectors_name(office: Office, case: str) -> None:
+    """StaticPoolTest, and a cluster connection that links to nobody: in their order, a pair with both its brokers."""
+    named = StaticConnectors(("pair", "c"))
+    pool = {
+        "static-connectors": RouterPool(static_connectors=named, check_period=60_000),
+        "cluster-connection": RouterPool(cluster_connection="cc", check_period=60_000),
+    }[case]
+    given = ClusterConnection("cc", "me", static_connectors=StaticConnectors(("pair", "me", "c")), max_hops=0)
+    office.configuration = replace(
+        office.configuration,
+        connectors=(Connector("me", (Endpoint("tcp", "me", 9),)), Connector("pair", (B, A)), Connector("c", (C,))),
+        cluster_connections=(given,),
+    )
+    routers = await started(office, choosing(pool))
+    assert members(routers) == [B, A, C]
+    await routers.stop()
+
+
+ADDRESS, LOCAL = "239.255.7.11", "127.0.0.1"
+
+
+@asynccontextmanager
+async def announced(port: int, key: ClusterKey, endpoint: Endpoint) -> AsyncIterator[None]:
+    """A broker that says in a group, over real multicast on the loopback interface, where it is."""
+    group = BroadcastGroup("b", LOCAL, group_address=ADDRESS, group_port=port, broadcast_period=20)
+    announcer = Announcer(group, (endpoint,), key, member="another")
+    announcer.open()
+    announcer.start()
+    try:
+        yield
+    finally:
+        announcer.stop()
+
+
+def discovering(office: Office, port: int, own: ConnectorSettings) -> None:
+    """Give a broker a discovery group, and a connector of its own."""
+    group = DiscoveryGroup("g", ADDRESS, port, local_bind_address=LOCAL, refresh_timeout=60_000)
+    connector = Connector("me", (Endpoint("tcp", "me", 9, own),))
+    office.configuration = replace(office.configuration, discovery_groups=(group,), connectors=(connector,))
+
+
+async def test_a_pool_has_the_brokers_that_announce_themselves_while_they_do(office: Office) -> None:
+    """DiscoveryPoolTest: as soon as one is heard of, and until it says that it goes."""
+    port = free_udp_port()
+    discovering(office, port, ConnectorSettings())
+    pool = RouterPool(discovery_group_ref=DiscoveryGroupRef("g"), check_period=60_000)
+    routers = await started(office, choosing(pool))
+    async with announced(port, HUB.key, A):
+        await until(lambda: members(routers) == [A])
+    await until(lambda: members(routers) == [])
+    await routers.stop()
+
+
+@pytest.mark.parametrize("hub", [HUB, None], ids=["with a password of our own", "without"])
+async def test_brokers_of_another_password_are_found_by_what_they_announce(office: Office, hub: CoreHub | None) -> None:
+    """Breaks when their announcements are held against this broker's own cluster-password, which may be none."""
+    port = free_udp_port()
+    discovering(office, port, ConnectorSettings())
+    pool = RouterPool("them", "theirs", discovery_group_ref=DiscoveryGroupRef("g"), check_period=60_000)
+    configuration = replace(office.configuration, connection_routers=(choosing(pool),))
+    routers = Routers(configuration, hub, office.post, node=NODE, clients=lambda: 0)
+    await routers.start()
+    async with announced(port, ClusterKey("them", "theirs"), A):
+        await until(lambda: members(routers) == [A])
+    await routers.stop()
+
+
+async def test_brokers_that_announce_tls_are_reached_as_our_own_connector_says(office: Office) -> None:
+    """Breaks when there is no trust store for them: no authority of one's own would be known."""
+    port = free_udp_port()
+    own = ConnectorSettings(ssl_enabled=True, trust_store_path=Path("ca.pem"))
+    discovering(office, port, own)
+    pool = RouterPool(discovery_group_ref=DiscoveryGroupRef("g"), check_period=60_000)
+    routers = await started(office, choosing(pool))
+    async with announced(port, HUB.key, Endpoint("tcp", LOCAL, 1, ConnectorSettings(ssl_enabled=True))):
+        await until(lambda: members(routers) == [Endpoint("tcp", LOCAL, 1, own)])
+    await routers.stop()

@@ -66,7 +66,8 @@ class Routers:
         self._cluster = cluster
         self._keys: dict[tuple[str, str], ClusterKey] = {}
         self._connectors = {one.name: one.endpoints for one in configuration.connectors}
-        self._discovered: dict[str, Discovered] = {}
+        #: By the group's name, and the key by which its members prove what they announce.
+        self._discovered: dict[tuple[str, ClusterKey], Discovered] = {}
         self._routers: dict[str, Router] = {}
         if hub is not None:
             where = announcement_of(configuration, node.hex())
@@ -126,11 +127,15 @@ class Routers:
     def _pool(self, name: str, settings: RouterPool) -> TargetPool:
         return TargetPool(name, settings, self._members(settings), self._connector(settings), self._local)
 
-    def _connector(self, settings: RouterPool) -> ClusterConnector:
-        hub = self._hub
-        key = self._keys.get(self._credentials(settings)) or (hub.key if hub is not None else None)
+    def _key(self, settings: RouterPool) -> ClusterKey:
+        """Return the key of the password that the brokers of a pool have."""
+        key = self._keys.get(self._credentials(settings)) or (self._hub.key if self._hub is not None else None)
         if key is None:  # a rule of broker.xml: it was checked
             raise ValueError("a router's pool needs a password")
+        return key
+
+    def _connector(self, settings: RouterPool) -> ClusterConnector:
+        hub, key = self._hub, self._key(settings)
         if hub is None or key is not hub.key:
             name, node = self._configuration.name, bytes.fromhex(self._local.node)
             hub = CoreHub(key, name=name, node_id=node, timeout=hub.timeout if hub is not None else _SILENCE)
@@ -141,15 +146,17 @@ class Routers:
         if settings.static_connectors is not None:
             return self._static(settings.static_connectors.connector_refs)
         if settings.discovery_group_ref is not None:
-            return self._group(settings.discovery_group_ref.discovery_group_name, ConnectorSettings())
+            # What is announced is reached as this broker's own connectors are: with TLS or without.
+            template = next((end.settings for ends in self._connectors.values() for end in ends), ConnectorSettings())
+            return self._group(settings.discovery_group_ref.discovery_group_name, self._key(settings), template)
         for cluster in self._cluster.all if self._cluster is not None else ():
             if cluster.settings.name == settings.cluster_connection:
                 return partial(_linked, cluster)
         for one in self._configuration.cluster_connections:
             if one.name == settings.cluster_connection:
-                if one.discovery_group_ref is not None:
+                if one.discovery_group_ref is not None and self._hub is not None:
                     own = self._connectors[one.connector_ref][0].settings
-                    return self._group(one.discovery_group_ref.discovery_group_name, own)
+                    return self._group(one.discovery_group_ref.discovery_group_name, self._hub.key, own)
                 names = one.static_connectors.connector_refs if one.static_connectors is not None else ()
                 return self._static(tuple(name for name in names if name != one.connector_ref))
         return list
@@ -158,17 +165,14 @@ class Routers:
         members = [Member(name, self._connectors[name]) for name in names]
         return lambda: members
 
-    def _group(self, name: str, template: ConnectorSettings) -> Callable[[], Sequence[Member]]:
-        if name not in self._discovered:
+    def _group(self, name: str, key: ClusterKey, template: ConnectorSettings) -> Callable[[], Sequence[Member]]:
+        if (name, key) not in self._discovered:
             group = next(one for one in self._configuration.discovery_groups if one.name == name)
-            if self._hub is None:
-                raise ValueError("a discovery group needs the cluster password")
-            member = self._local.node
-            found = Meeting(self._configuration, self._hub.key, member).others(group, template)
+            found = Meeting(self._configuration, key, self._local.node).others(group, template)
             found.start()
             found.on_change.append(self._found)
-            self._discovered[name] = found
-        discovered = self._discovered[name]
+            self._discovered[name, key] = found
+        discovered = self._discovered[name, key]
         return lambda: [Member(f"{one.host}:{one.port}", (one,)) for one in discovered.endpoints]
 
     def _found(self) -> None:
