@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from harness import stomp
-from harness.broker import PASSWORD, USER, free_udp_port
+from harness.broker import PASSWORD, USER, BrokerProcess, free_udp_port
 from harness.cluster import Pairs
 from harness.failover import wait_until
 from harness.replication import PEER, Pair, file_manager
@@ -17,8 +17,6 @@ from pollux.client import Message, connect
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from harness.broker import BrokerProcess
 
 pytestmark = pytest.mark.timeout(300)
 GROUP = (
@@ -99,3 +97,37 @@ def test_pairs_that_share_a_store_find_each_other_and_who_took_over(tmp_path: Pa
             wait_until(lambda: second.api("/api/v1/cluster")["routes"], "the consumer is known")
             sender.send("orders", "found", persistent="true")
             assert receiver.message().body == "found"
+
+
+ROUTER = """<connection-routers><connection-router name="r"><key-type>USER_NAME</key-type>
+<policy name="FIRST_ELEMENT"/><pool><check-period>50</check-period>
+<discovery-group-ref discovery-group-name="g"/></pool></connection-router></connection-routers>"""
+SECRET = "<cluster-password>castor and pollux</cluster-password>"
+
+
+def test_a_broker_without_a_cluster_is_found_by_clients_and_by_a_router(tmp_path: Path) -> None:
+    """Neither has a cluster connection: the one announces itself, the other one sends its clients there."""
+    port = free_udp_port()
+    announced = "<broadcast-period>200</broadcast-period><connector-ref>me</connector-ref>"
+    alone = BrokerProcess(tmp_path / "alone", core=SECRET + GROUP.format(kind="broadcast", port=port, more=announced))
+    text = alone.configuration.read_text()
+    own = f"<connectors><connector name='me'>tcp://127.0.0.1:{alone.port}</connector></connectors>{SECRET}"
+    alone.configuration.write_text(text.replace(SECRET, own))
+    group = GROUP.format(kind="discovery", port=port, more="")
+    front = BrokerProcess(tmp_path / "front", core=f"{SECRET}{group}{ROUTER}", acceptors={"all": "?router=r"})
+    try:
+        alone.start()
+        front.start()
+
+        def ready(number: int) -> bool:
+            return bool(front.api("/api/v1/cluster/routers/r")["ready"] == number)
+
+        url = f"udp://239.255.7.8:{port}?localBindAddress=127.0.0.1&user={USER}&password={PASSWORD}"
+        assert asyncio.run(exchanged(url)) == alone.port
+        wait_until(lambda: ready(1), "the router's pool has it")
+        assert asyncio.run(exchanged(f"tcp://127.0.0.1:{front.port}?user={USER}&password={PASSWORD}")) == alone.port
+        alone.stop()
+        wait_until(lambda: front.api("/api/v1/cluster/routers/r")["targets"] == [], "it has said that it is gone")
+    finally:
+        for broker in (alone, front):
+            broker.close()

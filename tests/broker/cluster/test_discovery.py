@@ -212,30 +212,33 @@ def test_a_group_that_cannot_be_used_is_named() -> None:
         Announcer(BroadcastGroup("b", group_address=ADDRESS, group_port=9), many, KEY, member="m")
 
 
-CLUSTER = (
+GROUPS = (
     '<connectors><connector name="a">tcp://a:1</connector></connectors><cluster-password>p</cluster-password>'
-    '<discovery-groups><discovery-group name="g">{group}</discovery-group></discovery-groups>'
+    '<broadcast-groups><broadcast-group name="b">{group}<connector-ref>a</connector-ref></broadcast-group>'
+    '</broadcast-groups><discovery-groups><discovery-group name="g">{group}</discovery-group></discovery-groups>'
+)
+CLUSTER = (
     '<cluster-connections><cluster-connection name="c"><connector-ref>a</connector-ref>'
     '<discovery-group-ref discovery-group-name="g"/></cluster-connection></cluster-connections>'
-    "<ha-policy>{policy}</ha-policy>"
 )
-UDP = "<group-address>231.7.7.7</group-address><group-port>9876</group-port>"
-REPLICATION = "<replication><primary/></replication>"
+REPLICATION = "<ha-policy><replication><primary/></replication></ha-policy>"
+SHARED = "<ha-policy><shared-store><primary/></shared-store></ha-policy>"
 
 
 @pytest.mark.parametrize(
-    ("group", "policy", "missing"),
+    "group",
     [
-        (UDP, REPLICATION, set()),
-        ("<jgroups-channel>x</jgroups-channel><jgroups-file>y</jgroups-file>", REPLICATION, set()),
-        (UDP, "<shared-store><primary/></shared-store>", set()),
+        "<group-address>231.7.7.7</group-address><group-port>9876</group-port>",
+        "<jgroups-channel>x</jgroups-channel><jgroups-file>y</jgroups-file>",
     ],
+    ids=["UDP", "JGroups"],
 )
-def test_where_discovery_is_not_used_it_is_refused_by_name(group: str, policy: str, missing: set[str]) -> None:
-    text = CLUSTER.format(group=group, policy=policy)
-    core = f'<core xmlns="urn:activemq:core">{text}</core>'
+@pytest.mark.parametrize("more", [CLUSTER + REPLICATION, CLUSTER + SHARED, CLUSTER, SHARED, ""])
+def test_groups_are_provided_whoever_uses_them(group: str, more: str) -> None:
+    """Also where nobody does: a broker alone is found by clients, and by the bridges and routers of others."""
+    core = f'<core xmlns="urn:activemq:core">{GROUPS.format(group=group)}{more}</core>'
     found = loads(f'<configuration xmlns="urn:activemq">{core}</configuration>', {})
-    assert {feature.name for feature in found.unsupported_features(features(found))} == missing
+    assert found.unsupported_features(features(found)) == []
 
 
 def test_what_is_said_on_the_loopback_stays_there() -> None:

@@ -173,6 +173,15 @@ UDP = "<group-address>231.7.7.7</group-address><group-port>9876</group-port>"
             "cluster-password is the default: a clustered broker needs one of its own",
         ),
         (
+            connectors("tcp://a:1")
+            + f'<broadcast-groups><broadcast-group name="b">{UDP}<connector-ref>c0</connector-ref></broadcast-group>'
+            "</broadcast-groups>",
+            (
+                "broadcast-group 'b': what this broker announces is proven with the cluster-password, which is not set:"
+                " set one, the same as on all who are to find it"
+            ),
+        ),
+        (
             cluster(STATIC + "<retry-interval>5000</retry-interval>"),
             "cluster-connection 'c': max-retry-interval (2000) is less than retry-interval (5000)",
         ),
@@ -283,13 +292,16 @@ UDP = "<group-address>231.7.7.7</group-address><group-port>9876</group-port>"
             "discovery-group 'g': local-bind-address 'eth0' is not an IPv4 address",
         ),
         (
-            f'<broadcast-groups><broadcast-group name="g">{UDP}</broadcast-group></broadcast-groups>',
+            (
+                f'<broadcast-groups><broadcast-group name="g">{UDP}</broadcast-group></broadcast-groups>'
+                "<cluster-password>secret</cluster-password>"
+            ),
             "broadcast-group 'g' has no connector-ref to announce",
         ),
         (
             (
                 f'<broadcast-groups><broadcast-group name="g">{UDP}<connector-ref>x</connector-ref></broadcast-group>'
-                "</broadcast-groups>"
+                "</broadcast-groups><cluster-password>secret</cluster-password>"
             ),
             "broadcast-group 'g' refers to the connector 'x', which does not exist (there is no connector at all)",
         ),

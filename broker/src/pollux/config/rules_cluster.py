@@ -261,6 +261,13 @@ def cluster_password_is_set(configuration: Configuration, report: Report) -> Non
         line = report.line("cluster_password", "cluster_connections")
         state = "empty" if configuration.cluster_password == "" else "the default"
         report.error_at(line, f"cluster-password is {state}: a clustered broker needs one of its own")
+    elif configuration.broadcast_groups and not has_cluster_password(configuration):
+        group = configuration.broadcast_groups[0]
+        report.error_at(
+            group.line,
+            f"broadcast-group {group.name!r}: what this broker announces is proven with the cluster-password, which is"
+            " not set: set one, the same as on all who are to find it",
+        )
 
 
 def cluster_connections_are_consistent(configuration: Configuration, report: Report) -> None:

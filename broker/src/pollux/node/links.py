@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pollux.cluster.connection.connections import Connections
     from pollux.cluster.connection.preparation import Preparation
     from pollux.cluster.connection.subscriptions import EverySubscription
+    from pollux.cluster.discovery import Announcer
     from pollux.cluster.link import CoreHub
     from pollux.cluster.mqtt.service import MqttNeighbours
     from pollux.cluster.replicas.service import Replicas
@@ -58,6 +59,8 @@ class Links:
         self.replicas: Replicas | None = None
         #: What hands over everything when the node is scaled down; None without a cluster connection.
         self.drain: Drain | None = None
+        #: What says in the broadcast groups where this broker is, where no cluster connection or pair has it do so.
+        self._announcers: list[Announcer] = []
         self._activation = activation
         self._clients = clients
         self._preparation: Preparation | None = None
@@ -142,10 +145,18 @@ class Links:
         return self._activation.hub if self._activation is not None else None
 
     async def open(self, configuration: Configuration, node: bytes, post: PostOffice) -> CoreHub | None:
-        """Make bridges, routers and replicas; returns the hub by which other brokers come, None where none may."""
+        """Make bridges, routers and replicas; returns the hub by which other brokers come, None where none may.
+
+        Raises DiscoveryError.
+        """
         hub = self.cluster.hub if self.cluster is not None else self._members
         hub = await self._open_bridges(configuration, node, post, hub)
         hub = await self._open_routers(configuration, node, post, hub)
+        alone = self.cluster is None and configuration.replication_part is None
+        if configuration.broadcast_groups and alone and hub is not None:
+            from pollux.cluster.meeting import Meeting
+
+            self._announcers = Meeting(configuration, hub.key, node.hex()).announcers()
         if configuration.queue_replication is not None:
             from pollux.node.replicas import open_replicas
 
@@ -181,7 +192,10 @@ class Links:
         return hub
 
     def start(self) -> None:
-        """Have messages go to others from now on."""
+        """Have messages go to others from now on, and this broker found. Raises DiscoveryError."""
+        for announcer in self._announcers:
+            announcer.open()
+            announcer.start()
         for one in (self.cluster, self.bridges, self.replicas, self.drain):
             if one is not None:
                 one.start()
@@ -219,6 +233,8 @@ class Links:
 
     async def stop(self) -> None:
         """End all of it, while the store is still there."""
+        for announcer in self._announcers:
+            announcer.stop()
         if self.drain is not None:
             await bounded(self.drain.stop(), STEP_TIMEOUT, "scale-down")
         if self.routers is not None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def features(configuration: Configuration) -> frozenset[str]:
     """Return the features beyond a single broker that this version provides for ``configuration``."""
-    built = {"shared-store", "database-store", "scale-down"}
+    built = {"shared-store", "database-store", "scale-down", "broadcast-groups", "discovery-groups", "jgroups"}
     shared = configuration.ha_policy.shared_store if configuration.ha_policy is not None else None
     if shared is not None:
         built |= {"colocated"}
@@ -22,16 +22,13 @@ def features(configuration: Configuration) -> frozenset[str]:
         built |= {"colocated", "replication", "network-check"}
     if has_cluster_password(configuration):
         built |= {"core-protocol"}
-    pools = [router.pool for router in configuration.connection_routers if router.pool is not None]
-    if any(pool.discovery_group_ref for pool in pools) or any(one.discovery_group_ref for one in configuration.bridges):
-        built |= {"discovery-groups"}
     if configuration.cluster_connections:
-        built |= {"cluster-connections", "core-protocol", "broadcast-groups", "discovery-groups", "jgroups"}
+        built |= {"cluster-connections", "core-protocol"}
     if configuration.active_passive is not None:
         built |= {"active-passive", "core-protocol"}
     replication = configuration.replication_part
     if replication is not None:
-        built |= {"replication", "core-protocol", "broadcast-groups", "discovery-groups", "network-check"}
+        built |= {"replication", "core-protocol", "network-check"}
     return frozenset(built)
 
 
