@@ -111,6 +111,11 @@ def test_clients_that_know_no_redirection_are_told_in_words(nodes: Nodes) -> Non
 def test_the_command_line_and_the_metrics_show_them(nodes: Nodes) -> None:
     one, two = nodes.all
     config = ("--config", str(one.configuration))
+    two.api("/api/v1/queues", method="POST", body={"name": "there", "address": "there", "routingType": "ANYCAST"})
+    wait_until(lambda: one.routes("there"), "its queue is known")
+    assert "1 of 1 stand" in one.command("cluster", "status", *config)
+    assert "node1" in one.command("cluster", "links", *config)
+    assert "there" in one.command("cluster", "routes", "there", *config)
     assert "USER_NAME" in one.command("cluster", "routers", *config)
     assert "node1" in one.command("cluster", "routers", "by-user", *config)
     assert str(two.port) in one.command("cluster", "routers", "by-user", "--key", "user1", *config)

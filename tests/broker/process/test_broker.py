@@ -335,6 +335,31 @@ def test_a_standby_reloads_for_itself_and_for_the_life_to_come(make_instance: Ca
     assert any(b"news-all" in path.read_bytes() for path in stored.iterdir() if path.is_file())
 
 
+def test_a_standby_serves_after_a_reload_of_a_router_that_names_what_is_new(
+    make_instance: Callable[[], Instance],
+) -> None:
+    """Breaks when the life to come has the router and not the connector: it would end at the failover."""
+    live, standby = make_instance(), make_instance()
+    live.configure(core="<ha-policy><shared-store><primary/></shared-store></ha-policy>")
+    policy = "<cluster-password>ours</cluster-password><ha-policy><shared-store><backup/></shared-store></ha-policy>"
+    standby.configure(core=policy)
+    (standby.directory / "data").symlink_to(live.directory / "data")
+    live.start()
+    standby.start()
+    standby.configure(
+        core=f"""{policy}<connectors><connector name="new">tcp://127.0.0.1:1</connector></connectors>
+        <connection-routers><connection-router name="r"><policy name="FIRST_ELEMENT"/><pool><static-connectors>
+        <connector-ref>new</connector-ref></static-connectors></pool></connection-router></connection-routers>"""
+    )
+    asked = standby.pollux("reload", "--config", "broker.xml")
+    assert (asked.returncode, "is used after a restart, like the connector 'new'" in asked.stdout) == (1, True)
+    standby.notifications.wait_for("READY=1")
+    live.kill()
+    standby.notifications.wait_for("READY=1")
+    assert "broker is live" in standby.messages()
+    assert standby.stop() == EXIT_OK
+
+
 # -- limits
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import until
 from broker.cluster.connection.known import count, distance, held, quiet, waits, wanted
-from broker.cluster.connection.nodes import ANYCAST, MULTICAST, Has, mesh, queues, take
+from broker.cluster.connection.nodes import ANYCAST, MULTICAST, Has, both_ways, mesh, queues, take
 from broker.engine.conftest import message
 from pollux.config.addresses import Divert
 from pollux.routing.selector import parse
@@ -288,6 +288,34 @@ async def test_what_is_diverted_here_goes_once_to_who_takes_it_elsewhere(nodes: 
     await quiet(found)
     assert len(receivers[1, "audit"].got) == 5
     assert len(receivers[1, "orders"].got) == (0 if exclusive else 5)
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+async def test_what_nodes_with_one_divert_send_and_move_to_each_other_is_diverted_once(
+    nodes: Make, exclusive: bool
+) -> None:
+    """SimpleSymmetricClusterTest: divert of a redistributed message. Brokers of a cluster have the same diverts."""
+    one, two = found = await nodes(2)
+    for node in found:
+        divert = Divert("d", "orders", "audit", exclusive=exclusive)
+        node.office.configuration = replace(node.office.configuration, diverts=(divert,))
+        await node.reopen()
+    both_ways(one, two)
+    await queues(found, [(Has(consumer=False), Has("audit", address="audit", consumer=False))] * 2)
+    for at in range(5):
+        one.post.send(message(b"%d" % at))
+    await one.office.stable()
+    assert (count(one), count(one, "audit")) == (0 if exclusive else 5, 5)
+    receivers = [take(two, name) for name in ("audit", "orders")]
+    expected = [10, 0 if exclusive else 10]
+    await until(lambda: all(wanted(one, two, name) for name in ("audit", "orders")))
+    for at in range(5, 10):
+        one.post.send(message(b"%d" % at))
+    for receiver, messages in zip(receivers, expected, strict=True):
+        await receiver.wait(messages)
+    await quiet(found)
+    assert [sorted(map(int, one.bodies)) for one in receivers] == [list(range(messages)) for messages in expected]
+    assert [count(one, name) for name in ("audit", "orders")] == [0, 0]
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -12,6 +12,7 @@ from broker.cluster.connection.nodes import both_ways, take
 from broker.engine.conftest import message
 from pollux.cluster.connection.forwarded import stored, to_send
 from pollux.cluster.routes.numbers import Number
+from pollux.config.acceptors import Endpoint
 from pollux.config.clusters import StaticConnectors
 from pollux.errors import InvalidRequestError
 from pollux.message import RoutingType
@@ -135,6 +136,37 @@ async def test_one_connector_is_enough_to_know_all_nodes(nodes: Make) -> None:
         connector.allowed.clear()
     await everybody[1].reopen()
     await until(lambda: wanted(everybody[1], everybody[3]))
+
+
+async def test_a_node_that_was_discovered_and_is_cut_off_is_found_again(nodes: Make) -> None:
+    """SymmetricClusterWithDiscoveryTest: a partition, of datagrams too; and somebody announces a wrong connector."""
+    one, two, wrong = await nodes(3)
+    one.connector_to(wrong).failing = True
+    others = one.cluster.peers._others
+
+    def announced(*numbers: int) -> None:
+        others.endpoints = tuple(Endpoint("tcp", "host", number) for number in numbers)
+        for told in others.on_change:
+            told()
+
+    two.office.queue("orders")
+    take(two, credit=0)
+    announced(wrong.number, two.number)
+    await until(lambda: wanted(one, two))
+    connector = one.connector_to(two)
+    connector.allowed.clear()
+    connector.links[-1].cut()
+    await until(lambda: not wanted(one, two))
+    announced(wrong.number)
+    assert [link.endpoints[0].port for link in one.cluster.peers.links] == [wrong.number]
+    two.post.create_queue(QueueSpec("s", "news", routing_type=RoutingType.MULTICAST))
+    connector.allowed.set()
+    announced(wrong.number, two.number)
+    await until(lambda: wanted(one, two) and distance(one, two, "s"))
+    announced(wrong.number)  # it is silent, and reached: that is what counts
+    assert len(one.cluster.peers.links) == 2
+    one.post.send(message(b"x", "news", routing_type=RoutingType.MULTICAST))
+    await until(lambda: count(two, "s") == 1)
 
 
 async def test_direct_connections_only_links_to_nobody_else(nodes: Make) -> None:
