@@ -209,10 +209,9 @@ class Links:
             found += cluster.servers(protocol, tls)
         return list(dict.fromkeys(found))
 
-    async def reload(self, configuration: Configuration) -> None:
-        """Use what a reload may change."""
-        if self.routers is not None:
-            await self.routers.reload(configuration)
+    async def reload(self, configuration: Configuration) -> list[str]:
+        """Use what a reload may change; returns what cannot be, one line for each."""
+        return await self.routers.reload(configuration) if self.routers is not None else []
 
     # -- the end
 

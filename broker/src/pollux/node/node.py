@@ -300,8 +300,7 @@ class Node:
         if self.engine is not None:
             self.engine.post.address_manager.reload_rights()
         self._acceptors.disconnect(gone)
-        await self.links.reload(configuration)
-        return refused
+        return refused + await self.links.reload(configuration)
 
     # -- as the activation's host
 

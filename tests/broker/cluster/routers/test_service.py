@@ -65,8 +65,8 @@ async def started(office: Office, *routers: ConnectionRouter) -> Routers:
     return made
 
 
-async def reload(office: Office, routers: Routers, *wanted: ConnectionRouter) -> None:
-    await routers.reload(replace(office.configuration, connection_routers=wanted))
+async def reload(office: Office, routers: Routers, *wanted: ConnectionRouter) -> list[str]:
+    return await routers.reload(replace(office.configuration, connection_routers=wanted))
 
 
 def served(routers: Routers, name: str, user: str) -> bool:
@@ -190,9 +190,9 @@ async def announced(port: int, key: ClusterKey, endpoint: Endpoint) -> AsyncIter
         announcer.stop()
 
 
-def discovering(office: Office, port: int, own: ConnectorSettings) -> None:
+def discovering(office: Office, port: int, own: ConnectorSettings, local: str = LOCAL) -> None:
     """Give a broker a discovery group, and a connector of its own."""
-    group = DiscoveryGroup("g", ADDRESS, port, local_bind_address=LOCAL, refresh_timeout=60_000)
+    group = DiscoveryGroup("g", ADDRESS, port, local_bind_address=local, refresh_timeout=60_000)
     connector = Connector("me", (Endpoint("tcp", "me", 9, own),))
     office.configuration = replace(office.configuration, discovery_groups=(group,), connectors=(connector,))
 
@@ -232,4 +232,20 @@ async def test_brokers_that_announce_tls_are_reached_as_our_own_connector_says(o
     routers = await started(office, choosing(pool))
     async with announced(port, HUB.key, Endpoint("tcp", LOCAL, 1, ConnectorSettings(ssl_enabled=True))):
         await until(lambda: members(routers) == [Endpoint("tcp", LOCAL, 1, own)])
+    await routers.stop()
+
+
+async def test_a_router_whose_pool_cannot_be_stays_as_it_was_and_others_are_changed(office: Office) -> None:
+    """Breaks when the router is gone, and its acceptor serves whoever comes; the group was in no use before."""
+    discovering(office, free_udp_port(), ConnectorSettings(), local="192.0.2.1")
+    routers = await started(office, PLAIN, replace(PLAIN, name="other"))
+    before = routers.get("r")
+    pool = RouterPool(discovery_group_ref=DiscoveryGroupRef("g"), check_period=60_000)
+    other = replace(PLAIN, name="other", local_target_filter="bob")
+    (line,) = await reload(office, routers, choosing(pool), other)
+    assert line.startswith("connection-router 'r' cannot be as broker.xml has it: discovery-group 'g'")
+    assert "set local-bind-address to an address that this machine has" in line
+    assert routers.get("r") is before
+    assert [served(routers, "other", user) for user in ("alice", "bob")] == [False, True]
+    assert await reload(office, routers, PLAIN, other) == []
     await routers.stop()

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pollux.cluster.connector import ClusterConnector
+from pollux.cluster.discovery import DiscoveryError
 from pollux.cluster.link import CoreHub
 from pollux.cluster.meeting import Meeting
 from pollux.cluster.routers.cache import Cache
@@ -102,6 +103,8 @@ class Routers:
         return pool.username or configuration.cluster_user, pool.password or configuration.cluster_password
 
     def _add(self, settings: ConnectionRouter, kept: list[tuple[str, str]]) -> None:
+        """Have a router, and look after its pool. Raises DiscoveryError, and then nothing is changed."""
+        pool = self._pool(settings.name, settings.pool) if settings.pool is not None else None
         loop = asyncio.get_running_loop()
         cache = None
         if settings.cache is None or not settings.cache.persisted:
@@ -114,7 +117,6 @@ class Routers:
                 before=kept if persisted else (),
                 now=loop.time(),
             )
-        pool = self._pool(settings.name, settings.pool) if settings.pool is not None else None
         self._routers[settings.name] = Router(settings, pool, cache, clock=loop.time)
         if pool is not None:
             pool.start()
@@ -186,25 +188,30 @@ class Routers:
         """Return a router by its name, as it is now."""
         return self._routers.get(name) if name is not None else None
 
-    async def reload(self, configuration: Configuration) -> None:
-        """Use other settings: a router that is changed begins anew, but for what it keeps over a restart."""
+    async def reload(self, configuration: Configuration) -> list[str]:
+        """Use other settings: a router that is changed begins anew, but for what it keeps over a restart.
+
+        Returns a line for each that cannot be as it is wanted; it stays as it was.
+        """
         self._configuration = configuration
         await self._make_keys(configuration.connection_routers)
-        wanted = {settings.name: settings for settings in configuration.connection_routers}
-        for name, router in list(self._routers.items()):
-            settings = wanted.pop(name, None)
-            if settings is not None and replace(settings, line=0) == replace(router.settings, line=0):
+        refused = []
+        wanted = {settings.name for settings in configuration.connection_routers}
+        for name in self._routers.keys() - wanted:
+            router = self._routers.pop(name)
+            await _stop(router)
+            self._forget(name, _kept(router))
+        for settings in configuration.connection_routers:
+            before = self._routers.get(settings.name)
+            if before is not None and replace(settings, line=0) == replace(before.settings, line=0):
                 continue
-            kept = router.cache.entries() if router.cache is not None else []
-            self._routers.pop(name)
-            if isinstance(router.pool, TargetPool):
-                await router.pool.stop()
-            if settings is not None:
-                self._add(settings, kept)
-            else:
-                self._forget(name, kept)
-        for settings in wanted.values():
-            self._add(settings, [])
+            try:
+                self._add(settings, _kept(before))
+            except DiscoveryError as error:
+                refused.append(f"connection-router {settings.name!r} cannot be as broker.xml has it: {error}")
+                continue
+            await _stop(before)
+        return refused
 
     def describe(self) -> list[dict[str, Any]]:
         """Return what management shows of each."""
@@ -213,10 +220,19 @@ class Routers:
     async def stop(self) -> None:
         """Look after no pool any more."""
         for router in self._routers.values():
-            if isinstance(router.pool, TargetPool):
-                await router.pool.stop()
+            await _stop(router)
         for discovered in self._discovered.values():
             discovered.stop()
+
+
+def _kept(router: Router | None) -> list[tuple[str, str]]:
+    """What a router remembers."""
+    return router.cache.entries() if router is not None and router.cache is not None else []
+
+
+async def _stop(router: Router | None) -> None:
+    if router is not None and isinstance(router.pool, TargetPool):
+        await router.pool.stop()
 
 
 def _linked(cluster: Cluster) -> list[Member]:
