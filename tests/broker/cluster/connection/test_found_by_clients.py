@@ -9,6 +9,7 @@ import pytest
 from broker.cluster.connection.conftest import until
 from broker.cluster.connection.nodes import both_ways
 from broker.cluster.connection.test_removing import leave, three_nodes
+from pollux.cluster.routers.service import linked
 from pollux.config.clusters import StaticConnectors
 
 if TYPE_CHECKING:
@@ -58,3 +59,19 @@ async def test_of_one_that_was_removed_no_more_and_of_one_that_is_down_still(nod
     one.connections.remove("node2")
     assert told(one) == [3]
     await until(lambda: told(three) == [1])
+
+
+async def test_a_routers_pool_has_all_nodes_also_those_that_were_told_of(nodes: Make) -> None:
+    """Breaks when a router chooses only from those that a connector names, where one connector is enough."""
+    one, two, three = await nodes(3, places=True)
+    for node in (two, three):
+        node.reach(one)
+    await until(lambda: all(len(node.cluster.incoming) == 2 for node in (one, two, three)))
+
+    def pool(node: Node) -> list[set[int]]:
+        return [{endpoint.port for endpoint in member.endpoints} for member in linked(node.cluster)]
+
+    assert [pool(one), pool(two), pool(three)] == [[{2}, {3}], [{1}, {3}], [{1}, {2}]]
+    three.places.append(("host", 33, False))  # it is a pair: its backup has announced itself
+    await until(lambda: pool(one) == [{2}, {3, 33}])
+    await until(lambda: pool(two) == [{1}, {3, 33}])

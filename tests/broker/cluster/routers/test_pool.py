@@ -192,6 +192,26 @@ async def test_members_come_and_go(brokers: Brokers) -> None:
     await pool.stop()
 
 
+async def test_a_broker_of_which_another_place_is_known_stays_ready_and_is_found_there(brokers: Brokers) -> None:
+    """Breaks when clients wait, or are refused, just as the backup of a pair announces itself."""
+    brokers.add("a", "aa" * 16)
+    members = [Member("pair", (endpoint("a"),)), Member("gone", (endpoint("c"),))]
+    given = RouterPool(check_period=10)
+    pool = TargetPool("r", given, lambda: members, brokers, Local(ME, lambda: 0))  # type: ignore[arg-type]
+    pool.start()
+    await until(pool.enough)
+    (target,) = pool.ready()
+    target.sent()
+    members[:] = [Member("pair", (endpoint("a"), endpoint("b")))]
+    pool.review()
+    assert pool.ready() == [target]
+    assert [one["sent"] for one in pool.describe()["targets"]] == [1]
+    brokers.lose("a")
+    brokers.add("b", "aa" * 16)
+    await until(lambda: pool.enough() and target.address("MQTT", tls=True) == ("b", 61616, False))
+    await pool.stop()
+
+
 async def test_who_does_not_answer_in_time_or_not_as_it_should_is_not_ready(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

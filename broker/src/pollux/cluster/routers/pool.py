@@ -236,15 +236,22 @@ class TargetPool:
     def review(self) -> None:
         """Look after who is a member now, and after nobody else."""
         members = [member for member in dict.fromkeys(self._members()) if member.endpoints]
-        for gone in self._remotes.keys() - {*members}:
-            self._remotes.pop(gone)[1].cancel()
+        gone = {member: self._remotes[member] for member in self._remotes.keys() - {*members}}
         loop = asyncio.get_running_loop()
         before, self._remotes = self._remotes, {}
         for member in members:
             if member not in before:
-                remote = Remote(member, self)
-                before[member] = remote, loop.create_task(remote.run())
+                # One of which other places are known now is asked where it is until that is over.
+                same = next((one for one in gone if one.name == member.name), None)
+                if same is None:
+                    remote = Remote(member, self)
+                    before[member] = remote, loop.create_task(remote.run())
+                else:
+                    before[member] = gone.pop(same)
+                    before[member][0].member = member
             self._remotes[member] = before[member]
+        for _, task in gone.values():
+            task.cancel()
         self.changed()
 
     def changed(self) -> None:

@@ -153,7 +153,7 @@ class Routers:
             return self._group(settings.discovery_group_ref.discovery_group_name, self._key(settings), template)
         for cluster in self._cluster.all if self._cluster is not None else ():
             if cluster.settings.name == settings.cluster_connection:
-                return partial(_linked, cluster)
+                return partial(linked, cluster)
         for one in self._configuration.cluster_connections:
             if one.name == settings.cluster_connection:
                 if one.discovery_group_ref is not None and self._hub is not None:
@@ -235,6 +235,6 @@ async def _stop(router: Router | None) -> None:
         await router.pool.stop()
 
 
-def _linked(cluster: Cluster) -> list[Member]:
-    """The nodes to which a cluster connection has links."""
-    return [Member(link.name, tuple(link.endpoints)) for link in cluster.peers.links]
+def linked(cluster: Cluster) -> list[Member]:
+    """Return the nodes to which a cluster connection has links, each with all its brokers that are known."""
+    return [Member(link.name, tuple(dict.fromkeys((*link.endpoints, *link.told)))) for link in cluster.peers.links]
