@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from broker.conftest import PASSWORD, Stomp
 from harness.store import NODE, opened, settings_in
 from pollux.config.verifiers import MINIMUM_ITERATIONS, Verifier
 from pollux.process.exits import EXIT_LISTEN, EXIT_LOCKED, EXIT_OK, EXIT_STORE, EXIT_USAGE
@@ -338,25 +339,34 @@ def test_a_standby_reloads_for_itself_and_for_the_life_to_come(make_instance: Ca
 def test_a_standby_serves_after_a_reload_of_a_router_that_names_what_is_new(
     make_instance: Callable[[], Instance],
 ) -> None:
-    """Breaks when the life to come has the router and not the connector: it would end at the failover."""
+    """Breaks when the life to come has the router and not the connector: it would end at the failover.
+
+    The router that it was started with decides then, as the reference's KeyTypeTest has it on a backup.
+    """
     live, standby = make_instance(), make_instance()
     live.configure(core="<ha-policy><shared-store><primary/></shared-store></ha-policy>")
     policy = "<cluster-password>ours</cluster-password><ha-policy><shared-store><backup/></shared-store></ha-policy>"
-    standby.configure(core=policy)
+    router = '<connection-routers><connection-router name="r"><key-type>USER_NAME</key-type>{}</connection-router>'
+    before = router.format("<local-target-filter>ada</local-target-filter>") + "</connection-routers>"
+    standby.configure(parameters="router=r", core=policy + before)
+    standby.users.add("bea", Verifier.create("b", iterations=MINIMUM_ITERATIONS), frozenset({"amq"}))
     (standby.directory / "data").symlink_to(live.directory / "data")
     live.start()
     standby.start()
-    standby.configure(
-        core=f"""{policy}<connectors><connector name="new">tcp://127.0.0.1:1</connector></connectors>
-        <connection-routers><connection-router name="r"><policy name="FIRST_ELEMENT"/><pool><static-connectors>
-        <connector-ref>new</connector-ref></static-connectors></pool></connection-router></connection-routers>"""
-    )
+    pool = "<pool><static-connectors><connector-ref>new</connector-ref></static-connectors></pool>"
+    after = router.format('<policy name="FIRST_ELEMENT"/>' + pool) + "</connection-routers>"
+    new = '<connectors><connector name="new">tcp://127.0.0.1:1</connector></connectors>'
+    standby.configure(parameters="router=r", core=policy + new + after)
     asked = standby.pollux("reload", "--config", "broker.xml")
     assert (asked.returncode, "is used after a restart, like the connector 'new'" in asked.stdout) == (1, True)
     standby.notifications.wait_for("READY=1")
     live.kill()
     standby.notifications.wait_for("READY=1")
     assert "broker is live" in standby.messages()
+    (port,) = [record["port"] for record in standby.records() if record["message"] == "acceptor listens"]
+    for user, password, answer in (("ada", PASSWORD, "CONNECTED"), ("bea", "b", "ERROR")):
+        with Stomp(socket.create_connection(("127.0.0.1", port), 30), user, password) as client:
+            assert client.connected[0] == answer
     assert standby.stop() == EXIT_OK
 
 

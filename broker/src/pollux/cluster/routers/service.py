@@ -226,7 +226,7 @@ class Routers:
 
 
 def _kept(router: Router | None) -> list[tuple[str, str]]:
-    """What a router remembers."""
+    """Return what a router remembers."""
     return router.cache.entries() if router is not None and router.cache is not None else []
 
 
