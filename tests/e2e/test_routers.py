@@ -22,6 +22,7 @@ from pollux.client.url import Wire, parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 #: user0 is served by node0, user1 by node1; others wherever fewer are.
 ROUTERS = """<connection-routers><connection-router name="by-user">
@@ -137,3 +138,14 @@ async def test_a_broker_that_is_gone_serves_nobody_and_is_found_when_it_is_back(
     async with asyncio.timeout(60), await waiting as connection:
         assert connection.endpoint is not None
         assert connection.endpoint.port == two.port
+
+
+def test_a_node_that_only_others_have_named_gets_clients(tmp_path: Path) -> None:
+    with_all = Nodes(tmp_path, 3, core=ROUTERS, acceptors={"all": "?router=by-user"})
+    one = with_all.all[0]
+    text = one.configuration.read_text()
+    one.configuration.write_text(text.replace("<connector-ref>n2</connector-ref>", ""))
+    with with_all as nodes:
+        wait_until(lambda: router(one)["ready"] == 2, "both others are ready")
+        found = {target["node"]: target["ready"] for target in router(one)["targets"]}
+        assert found == {node.name: True for node in nodes.all[1:]}
