@@ -126,12 +126,13 @@ class OutgoingLink:
         try:
             while not self.useless:
                 self._news.clear()
+                stood = False
                 for endpoint in dict.fromkeys((*self.endpoints, *self.told)):
                     if await self._connection(endpoint):
-                        wait, attempts, self._ever = settings.retry, 0, True
+                        wait, stood, self._ever = settings.retry, True, True
                     if self.useless:
                         return
-                attempts = 0 if self.second else attempts + 1
+                attempts = 0 if self.second or stood else attempts + 1
                 limit = settings.attempts if self._ever else settings.first_attempts
                 if 0 <= limit <= attempts:
                     self._cluster.gave_up(self)

@@ -68,7 +68,9 @@ class Removing:
             forgetting.stop()
 
     def gave_up(self, link: ToNode) -> None:
-        """A node was tried as often as it may be: what waits for it is routed anew."""
+        """A node was tried as often as it may be: what waits for it is routed anew, unless it is reached elsewhere."""
+        if link.node and self._peers.to(link.node) is not None:
+            return  # the other broker of the pair serves
         event(
             logger,
             logging.WARNING,
