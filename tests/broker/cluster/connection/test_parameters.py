@@ -6,15 +6,17 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import until
-from broker.cluster.connection.known import quiet, wanted
+from broker.cluster.connection.known import count, distance, quiet, wanted
 from broker.cluster.connection.nodes import take
 from broker.engine.conftest import message
 from pollux.cluster.connection.outgoing import OutgoingLink
 from pollux.cluster.connection.service import Cluster
 from pollux.cluster.connector import UnreachableError
-from pollux.config.acceptors import Endpoint
+from pollux.config.acceptors import Connector, Endpoint
+from pollux.config.clusters import StaticConnectors
 from pollux.message import RoutingType
 from pollux.routing.spec import QueueSpec
 
@@ -157,6 +159,54 @@ async def test_a_link_that_broke_is_tried_as_often_as_reconnect_attempts(
     one.connector_to(two).links[-1].cut()
     await until(lambda: "taken for gone" in caplog.text)
     assert partly.failed == attempts
+
+
+@pytest.mark.parametrize(
+    ("places", "direct"),
+    [
+        pytest.param(True, False, id="it says where it is reached"),
+        pytest.param(True, True, id="only the connectors that are named are connected to"),
+        pytest.param(False, False, id="it does not say where it is reached"),
+    ],
+)
+async def test_a_node_that_comes_after_initial_connect_attempts_is_linked_to(
+    nodes: Make, caplog: pytest.LogCaptureFixture, places: bool, direct: bool
+) -> None:
+    """Breaks when a node that was never reached is tried no more although it connects to this one, as the log says."""
+    only = StaticConnectors((), allow_direct_connections_only=direct)
+    one, two = await nodes(places=places, initial_connect_attempts=2, static_connectors=only)
+    connector = one.connector_to(two)
+    connector.failing = True
+    link = one.reach(two)
+    await until(lambda: "taken for gone" in caplog.text)
+    connector.failing = False
+    two.reach(one)
+    await until(lambda: link.connected)
+
+
+async def test_initial_connect_attempts_used_up_after_a_start_route_anew_what_waits(
+    nodes: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Breaks when only a node that was reached since the start is taken for gone, and what waits for it stays."""
+    one, two = await nodes(places=True, initial_connect_attempts=2)
+    await one.close()
+    (connection,) = one.office.configuration.cluster_connections
+    one.office.configuration = replace(
+        one.office.configuration,
+        connectors=(Connector("two", (Endpoint("tcp", "host", two.number),)),),
+        cluster_connections=(replace(connection, static_connectors=StaticConnectors(("two",))),),
+    )
+    await one.open()
+    two.office.queue("orders")
+    await until(lambda: distance(one, two))
+    connector = one.connector_to(two)
+    connector.failing = True
+    connector.links[-1].ends[0].cut = True
+    one.post.send(message(b"goes here instead"))
+    await one.office.stable()
+    await one.reopen()
+    await until(lambda: "taken for gone" in caplog.text)
+    await until(lambda: one.post.space.queue("orders") is not None and count(one) == 1)
 
 
 async def test_a_node_whose_other_broker_serves_is_not_taken_for_gone(

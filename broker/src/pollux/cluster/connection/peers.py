@@ -148,10 +148,15 @@ class Peers:
     def _link_to(self, member: Member) -> None:
         """Have a link to a node that others told of, or more places for the one there is."""
         settings = self._cluster.settings
-        if settings.direct_only or not member.places:
+        if not member.places:
             return
         places = {member.name: tuple(Reached(*place) for place in member.places)}
         found, refused = reached_by(places, settings.template)
+        link = next((one for one in self.links if one.node == member.node or _meet(one, found)), None)
+        if link is not None and not link.node:
+            link.node = member.node  # who waits there, as long as nobody else is reached
+        if settings.direct_only:
+            return
         if refused and member.name not in self._left_out:
             self._left_out.add(member.name)
             event(
@@ -161,7 +166,6 @@ class Peers:
                 broker=member.name,
                 remedy="give its connector sslEnabled=true, as this broker's own has",
             )
-        link = next((one for one in self.links if one.node == member.node or _meet(one, found)), None)
         if link is not None:
             link.told = found
             link.again()

@@ -292,7 +292,7 @@ class Cluster:
         self._refusals.forget(link.name)
         link.begin()
         for one in self.peers.links:
-            if one.node == link.node:
+            if one.node in (link.node, b""):  # who was never reached may be this one
                 if one.connected and one.epoch < link.epoch:
                     # Its machine lost its power, or is cut off: nothing says so before connection-ttl.
                     one.close(f"{link.name} serves as this node in epoch {link.epoch}")
