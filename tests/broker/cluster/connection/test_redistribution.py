@@ -15,6 +15,7 @@ from pollux.cluster.connection.mover import kept
 from pollux.cluster.connection.view import why
 from pollux.cluster.routes.moves import HOLD
 from pollux.config.address_settings import AddressFullPolicy
+from pollux.config.resolve import AddressSettingsResolver
 from pollux.errors import InvalidRequestError
 from pollux.routing.selector import parse
 from pollux.routing.spec import QueueSpec
@@ -310,14 +311,13 @@ async def test_a_scheduled_message_moves_and_is_given_when_it_is_due(nodes: Make
     await other.wait(1)
     await quiet([one, two])
     assert other.bodies == [b"now"]
-    assert (count(one), count(two)) == (1, 1)
+    assert count(one) + count(two) == 2
     for node in (one, two):
-        node.office.now = 3_600_000
-    one.post.wake(one.post.queue("orders"))
+        node.office.now += 3_600_000
+        node.post.due.look()
     await other.wait(2)
-    assert other.bodies == [b"now", b"later"]
     await quiet([one, two])
-    assert (count(one), count(two)) == (0, 2)
+    assert (other.bodies, count(one)) == ([b"now", b"later"], 0)
 
 
 async def test_what_a_transaction_sends_is_moved_when_it_commits(nodes: Make) -> None:
@@ -501,3 +501,18 @@ async def test_what_arrived_is_looked_at_again_only_where_something_is_to_be_mov
     assert mover._attached
     assert again is not None
     assert first < again <= first + HOLD
+
+
+@pytest.mark.parametrize("after", [0, 1])
+async def test_a_delay_that_a_reload_changes_counts_at_once(nodes: Make, after: int) -> None:
+    """Breaks when a queue that was looked at before keeps the redistribution-delay that it had then."""
+    one, two = await linked(nodes, redistribution_delay=3_600_000)
+    await fill(one, 5)
+    other = take(two)
+    await until(lambda: wanted(one, two))
+    await quiet([one, two])
+    assert (count(one), other.got) == (5, [])
+    one.office.settings("orders", redistribution_delay=after)
+    one.post.space.reload_settings(AddressSettingsResolver(one.office.configuration).of)
+    one.post.address_manager.reload_settings()
+    await other.wait(5)

@@ -90,6 +90,10 @@ class Mover(Taker):
         #: What was moved here, by the loop's clock.
         self._arrived = Lately()
 
+    def change_delay(self, delay: float) -> None:
+        """Wait for so many seconds from the next look on: a reload may change redistribution-delay."""
+        self._moves.delay = delay
+
     def arrived(self, messages: Sequence[Message], now: float) -> bool:
         """Note that messages came from another node; return whether to look again when they may be moved on."""
         self._arrived.add([message.id for message in messages], now)

@@ -153,6 +153,7 @@ class Redistribution:
                 leaving=leaving,
             )
             self._movers[queue.id] = mover
+        mover.change_delay(delay / 1000)
         return mover
 
     def tidy(self) -> None:
