@@ -276,7 +276,7 @@ class MqttNeighbours:
             return Given(asked.number, None)
         beyond = self._beyond.ask(asked, by)
         try:
-            session = self._sessions.give(asked.client_id, asked.user, asked.came)
+            session = self._sessions.give(asked.client_id, asked.user, asked.came, clean=asked.clean)
         except NotPermittedError as error:
             return Given(asked.number, None, str(error))
         if (

@@ -261,11 +261,11 @@ class MqttSessions:
         task.add_done_callback(self._known.discard)
         task.add_done_callback(lambda _: function())
 
-    def give(self, client_id: str, user: str | None, came: int = 0) -> MovingSession | None:
+    def give(self, client_id: str, user: str | None, came: int = 0, *, clean: bool = False) -> MovingSession | None:
         """End the connection that a client has here, as it has come to another node; return its session, if it has one.
 
         It stays until :meth:`given`. ``came``: when it came there, wall milliseconds, 0: now; who came here later
-        stays. Raises NotPermittedError: it is another user's.
+        stays. ``clean``: the session is to end, its will is due then. Raises NotPermittedError: it is another user's.
         """
         state = self.sessions.get(client_id)
         if state is None or (came and state.connection is not None and state.connected_at > came):
@@ -275,7 +275,8 @@ class MqttSessions:
         since = 0 if state.connection is not None else state.disconnected_at
         if self.vacate(client_id, clean_start=False) is not None or client_id not in self.sessions:
             return None
-        self.wills.cancel(state)
+        if not clean:
+            self.wills.cancel(state)
         found = moving(state)
         found.since = since
         return found
