@@ -10,6 +10,7 @@ from broker.cluster.connection.conftest import until
 from broker.cluster.connection.nodes import both_ways
 from broker.cluster.connection.test_removing import leave, three_nodes
 from pollux.cluster.routers.service import linked
+from pollux.cluster.topology import Address, Announcement
 from pollux.config.clusters import StaticConnectors
 
 if TYPE_CHECKING:
@@ -75,3 +76,17 @@ async def test_a_routers_pool_has_all_nodes_also_those_that_were_told_of(nodes: 
     three.places.append(("host", 33, False))  # it is a pair: its backup has announced itself
     await until(lambda: pool(one) == [{2}, {3, 33}])
     await until(lambda: pool(two) == [{1}, {3, 33}])
+
+
+async def test_of_one_that_was_removed_not_again_when_it_asks_to_be_linked(nodes: Make) -> None:
+    """Breaks when the words of a node that is refused are believed: clients were sent to it again."""
+    one, two, three = await three_nodes(nodes)
+    two.cluster.topology.mine = Announcement(two.id.hex(), (("host", 2),), (Address("host", 20, False, ("AMQP",)),))
+    leave(two, [one, three])
+    await until(lambda: not one.cluster.reached_by(two.id) and not three.cluster.reached_by(two.id))
+    one.connections.remove("node2")
+    assert told(one) == [3]
+    two.connector_to(one).failing = False
+    link = two.reach(one)
+    await until(lambda: "was removed from the cluster" in link.reason)
+    assert told(one) == [3]

@@ -93,7 +93,7 @@ class IncomingLink:
         if self.node == cluster.node and not conversation.to_itself:
             raise ValueError(refusals.copied(self.name, self.epoch, cluster.name, cluster.post.storage.epoch))
         self.key = self._key(cluster, str(connection))
-        cluster.heard_of(self.node, content.get("clients"))
+        self._clients = content.get("clients")
         self.taken = 0
         self._window = max(1, min(window, cluster.settings.window))
         self._cluster = cluster
@@ -126,6 +126,7 @@ class IncomingLink:
 
     def begin(self) -> None:
         """Accept it when what was taken in before is on disk: the peer keeps nothing of that."""
+        self._cluster.heard_of(self.node, self._clients)
         self._cluster.post.when_stable(lambda error: self._begin() if error is None and not self._ended else None)
 
     def _begin(self) -> None:
