@@ -82,9 +82,11 @@ class Contexts:
 class ClusterConnector(Contexts):
     """Connects to members, with one TLS context for each set of settings. Everything is called in the loop's thread."""
 
-    def __init__(self, hub: CoreHub) -> None:
+    def __init__(self, hub: CoreHub, silence: float | None = None) -> None:
+        """``silence``: seconds after which a connection is dead; None: as the hub has it."""
         super().__init__()
         self._hub = hub
+        self._silence = silence
 
     async def connect(self, endpoint: Endpoint, limit: float) -> CoreLink:
         """Connect and prove who we are, within ``limit`` seconds. Raises UnreachableError."""
@@ -118,7 +120,7 @@ class ClusterConnector(Contexts):
         if local is None and settings.local_port:
             local = ("0.0.0.0", settings.local_port)  # noqa: S104  (any address of ours, nothing is listened on)
         transport, link = await loop.create_connection(
-            lambda: CoreLink(self._hub, loop),
+            lambda: CoreLink(self._hub, loop, self._silence),
             endpoint.host,
             endpoint.port,
             ssl=tls,

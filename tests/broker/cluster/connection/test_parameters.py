@@ -12,9 +12,10 @@ from broker.cluster.connection.conftest import until
 from broker.cluster.connection.known import count, distance, quiet, wanted
 from broker.cluster.connection.nodes import take
 from broker.engine.conftest import message
+from pollux.cluster.connection import service
 from pollux.cluster.connection.outgoing import OutgoingLink
 from pollux.cluster.connection.service import Cluster
-from pollux.cluster.connector import UnreachableError
+from pollux.cluster.connector import ClusterConnector, UnreachableError
 from pollux.config.acceptors import Connector, Endpoint
 from pollux.config.clusters import StaticConnectors
 from pollux.message import RoutingType
@@ -22,6 +23,7 @@ from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
     from broker.cluster.connection.nodes import Make
+    from pollux.cluster.link import CoreHub
 
 pytestmark = pytest.mark.asyncio
 
@@ -237,3 +239,16 @@ async def test_a_node_whose_other_broker_serves_is_not_taken_for_gone(
     await until(lambda: wanted(one, two, "sub"))
     one.post.send(message(b"x", "news", routing_type=RoutingType.MULTICAST))
     await receiver.wait(1)
+
+
+async def test_each_connection_has_its_own_ttl(nodes: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when the first cluster connection's connection-ttl counts for all."""
+    made: list[float | None] = []
+
+    def connector(hub: CoreHub, silence: float | None = None) -> ClusterConnector:
+        made.append(silence)
+        return ClusterConnector(hub, silence)
+
+    monkeypatch.setattr(service, "ClusterConnector", connector)
+    await nodes(1, connections=("a", "b"), connection_ttl=40_000)
+    assert made == [40.0, 40.0]

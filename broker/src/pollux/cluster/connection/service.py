@@ -83,7 +83,7 @@ class Cluster:
         self.post = post
         self.loop = post.loop
         self.hub = hub
-        self.connector = ClusterConnector(self.hub)
+        self.connector = ClusterConnector(self.hub, settings.silence)
         self.table = RoutingTable(node, hops=settings.hops)
         self.spreading = Spreading(post.space, self.table, node, settings.balancing)
         self.homes: Homes | None = None

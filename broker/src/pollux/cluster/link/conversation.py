@@ -87,6 +87,7 @@ class CoreHub:
 class Conversation:
     """One connection. ``on_end(code, text)`` is called once, when the connection is of no use any more.
 
+    ``silence``: seconds after which it is dead; None: as the hub has it.
     ``turn`` is waited for before it is looked at whether an initiator knows the password, and the outcome is told
     (``on_ready`` or ``on_end``) before the turn ends; its TimeoutError refuses the connection unchecked.
     """
@@ -101,6 +102,7 @@ class Conversation:
         on_ready: Callable[[Hello], None],
         on_end: Callable[[str, str], None],
         turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        silence: float | None = None,
     ) -> None:
         self.peer: Hello | None = None
         self.channels: dict[int, Handler] = {}
@@ -124,7 +126,7 @@ class Conversation:
             node_id=hub.node_id,
             epoch=hub.epoch,
             process=hub.process,
-            timeout=hub.timeout,
+            timeout=silence or hub.timeout,
             now=loop.time(),
         )
         self._timer: asyncio.TimerHandle | None = None

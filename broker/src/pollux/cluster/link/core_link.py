@@ -20,9 +20,11 @@ class CoreConnectionError(PolluxError):
 class CoreLink(asyncio.Protocol):
     """The socket of a conversation that this broker began."""
 
-    def __init__(self, hub: CoreHub, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, hub: CoreHub, loop: asyncio.AbstractEventLoop, silence: float | None = None) -> None:
+        """``silence``: seconds after which it is dead; None: as the hub has it."""
         self._hub = hub
         self._loop = loop
+        self._silence = silence
         self.transport: asyncio.Transport
         self.conversation: Conversation
         #: Whether the other end has said anything, and what broke the connection.
@@ -44,6 +46,7 @@ class CoreLink(asyncio.Protocol):
             initiator=True,
             on_ready=self._ready,
             on_end=self._ended,
+            silence=self._silence,
         )
 
     def _ready(self, _peer: Hello) -> None:
