@@ -389,3 +389,25 @@ async def test_the_other_broker_of_a_pair_is_no_node_that_is_waited_for(nodes: M
     assert not one.cluster.all_tried()
     one.places = [("host", one.number, False), ("host", two.number, False)]
     assert one.cluster.all_tried()
+
+
+async def test_of_several_connections_the_one_of_the_queue_says_why_it_does_not_drain(nodes: Make) -> None:
+    """Breaks when the first one is asked, which says that it leaves the address out."""
+    one, two = await nodes(connections=("a", "b"))
+    for node in (one, two):
+        node.office.queue("b.orders")
+    link = one.reach(two, connection=1)
+    b = one.connections.all[1]
+    await until(lambda: (two.id, "b.orders") in b.table.queues)
+    one.post.send(message(b"x", "b.orders::b.orders"))
+    await one.office.stable()
+    (reason,) = one.connections.why("b.orders")["reasons"]
+    assert "none of them has a consumer" in reason
+    outlet = b.spreading.outlets[two.id].queue
+    one.connector_to(two).allowed.clear()
+    one.connector_to(two).links[-1].cut()
+    await until(lambda: not link.connected)
+    b.post.send(message(b"no message of a link's", outlet.address))
+    await one.office.stable()
+    (reason,) = one.connections.why(outlet.name)["reasons"]
+    assert "'node2' is not reached" in reason

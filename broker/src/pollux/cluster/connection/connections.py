@@ -144,8 +144,21 @@ class Connections:
         raise InvalidRequestError(f"there is no cluster-connection {name!r}")
 
     def why(self, name: str, connection: str | None = None) -> dict[str, Any]:
-        """Return why a queue does not drain. Raises NoSuchQueueError, InvalidRequestError."""
-        return {"queue": name, "reasons": why(self.named(connection), name)}
+        """Return why a queue does not drain. Raises NoSuchQueueError, InvalidRequestError.
+
+        ``connection``: the one that is asked; None: the one whose addresses the queue's is of.
+        """
+        cluster = self._of(name) if connection is None else self.named(connection)
+        return {"queue": name, "reasons": why(cluster, name)}
+
+    def _of(self, name: str) -> Cluster:
+        """Return the connection that a queue's messages go by, or that has it to send by; the first one of none."""
+        queue = self._post.queue(name)
+        for cluster in self.all:
+            waits = [*cluster.spreading.outlets.values(), *cluster.removing.forgetting.values()]
+            if queue.address in cluster.prefixes or any(one.queue is queue for one in waits):
+                return cluster
+        return self.all[0]
 
     def forget(self, node: str, connection: str | None = None, *, first: bool = False) -> dict[str, Any]:
         """Route anew what waits for a node, by name or id, that does not come back. Raises InvalidRequestError.
