@@ -103,7 +103,9 @@ class DiscoveryGroup(Struct, frozen=True):
         Integer(minimum=0, maximum=65535, special=_PORT),
         "No effect: announcements arrive at group-port.",
     ] = -1
-    initial_wait_timeout: Annotated[int, Duration(), "Wait for the first announcement."] = 10000
+    initial_wait_timeout: Annotated[
+        int, Duration(), "How long the start of a replicated pair waits for the first announcement; else no effect."
+    ] = 10000
     line: int = 0
 
 
