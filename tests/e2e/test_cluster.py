@@ -9,8 +9,9 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from proton import Message
 
-from harness import stomp
+from harness import amqp, stomp
 from harness.broker import free_udp_port
 from harness.clients import Clients
 from harness.cluster import ClusterNode, Nodes
@@ -90,6 +91,33 @@ def test_each_way_of_spreading(tmp_path: Path) -> None:
         "1",
         "3",
     ]
+
+
+def test_each_message_of_an_anonymous_relay_goes_where_its_address_is_taken(tmp_path: Path) -> None:
+    """An AMQP sender without a target: each message says its own address, a queue there or here, or a topic."""
+    with Nodes(tmp_path, 2) as nodes:
+        one, two = nodes.all
+        with amqp.connect(one) as here, amqp.connect(two) as there:
+            topic = amqp.SourceCapabilities("topic")
+            receivers = {
+                "near": here.create_receiver("near"),
+                "far": there.create_receiver("far"),
+                "news": there.create_receiver("news", options=topic),
+            }
+            wait_until(
+                lambda: {each["address"] for each in one.cluster["routes"] if each["consumers"]} == {"far", "news"},
+                "who takes them is known",
+            )
+            sender = here.create_sender(None)
+            for number in range(9):
+                name = list(receivers)[number % 3]
+                sender.send(Message(f"{name} {number}", address=name))
+            for at, (name, receiver) in enumerate(receivers.items()):
+                found = []
+                for _ in range(3):
+                    found.append(str(receiver.receive(amqp.TIMEOUT).body))
+                    receiver.accept()
+                assert found == [f"{name} {number}" for number in range(at, 9, 3)]
 
 
 def test_a_backlog_moves_to_who_takes_it_also_by_filter(tmp_path: Path) -> None:
