@@ -127,7 +127,7 @@ async def test_the_client_id_is_shown_at_the_other_end(nodes: Make) -> None:
 
 
 async def test_no_more_than_the_confirmation_window_is_unconfirmed(nodes: Make) -> None:
-    """What was sent and is beyond it by one message goes, as in the reference."""
+    """The message that goes beyond it goes, as in the reference."""
     one, two = await nodes(confirmation_window_size=3000)
     two.office.queue("orders")
     receiver = take(two)

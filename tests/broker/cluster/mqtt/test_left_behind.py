@@ -1,4 +1,4 @@
-"""What a client of MQTT left at a node besides messages, when it comes to another one: its will, its last words."""
+"""MQTT: a will, a session and last words that a client left at a node are what they should be at another one."""
 
 from __future__ import annotations
 
