@@ -88,7 +88,7 @@ async def test_a_second_connector_to_a_node_that_is_reached_is_left_alone_for_th
     assert set(pauses) == {7.0}
 
 
-async def test_an_attempt_takes_call_timeout_at_most(nodes: Make) -> None:
+async def test_an_attempt_takes_call_timeout_at_most(nodes: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = await nodes(call_timeout=2500)
     connector = one.connector_to(two)
     connect, limits = connector.connect, []
@@ -97,7 +97,7 @@ async def test_an_attempt_takes_call_timeout_at_most(nodes: Make) -> None:
         limits.append(limit)
         return await connect(endpoint, limit)
 
-    connector.connect = recorded  # type: ignore[method-assign]
+    monkeypatch.setattr(connector, "connect", recorded)
     link = one.reach(two)
     await until(lambda: link.connected)
     assert limits == [2.5]

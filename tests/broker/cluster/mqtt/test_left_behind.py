@@ -38,7 +38,7 @@ async def test_whether_a_will_is_published_when_its_client_comes_to_another_node
     await watcher.connect("watcher")
     await watcher.subscribe("will/#")
     client = one.client()
-    properties = {p.PropertyId.WILL_DELAY_INTERVAL: delay}
+    properties: p.Properties = {p.PropertyId.WILL_DELAY_INTERVAL: delay}
     await client.connect("c", clean=False, expiry=1000, will=Will("will/c", b"gone", 1, False, properties))
     if not there:
         client.lose()
