@@ -84,6 +84,12 @@ def status(client: api.Client) -> Result:
 Connection = Annotated[
     str | None, typer.Option("--connection", help="Name of the cluster connection; without it the first one.")
 ]
+OfTheQueue = Annotated[
+    str | None, typer.Option("--connection", help="Name of the cluster connection; without it that of the address.")
+]
+OfTheNode = Annotated[
+    str | None, typer.Option("--connection", help="Name of the cluster connection; without it all that know the node.")
+]
 
 
 def _found(client: api.Client, connection: str | None, routes: str | None) -> Any:
@@ -147,7 +153,7 @@ def why(
     client: api.Client,
     *,
     queue: Annotated[str, typer.Argument(help="A queue of this broker, also one in which messages for a node wait.")],
-    connection: Connection = None,
+    connection: OfTheQueue = None,
 ) -> Result:
     """Say why messages of a queue stay where they are."""
     more = {"connection": connection} if connection is not None else {}
@@ -163,7 +169,7 @@ def forget(
     first: Annotated[
         bool, typer.Option("--first", help="Only give up the message that this node does not take, as a dead letter.")
     ] = False,
-    connection: Connection = None,
+    connection: OfTheNode = None,
 ) -> Result:
     """Route anew what waits for a node that is gone, and forget it.
 
@@ -183,7 +189,7 @@ def remove(
     client: api.Client,
     *,
     node: Annotated[str, typer.Argument(help="Name or id of a node that is gone for good.")],
-    connection: Connection = None,
+    connection: OfTheNode = None,
 ) -> Result:
     """Forget a node for good, on every node, and count it no more.
 

@@ -103,3 +103,36 @@ async def test_a_link_that_stands_elsewhere_ends(nodes: Make) -> None:
     one.connections.remove("node2")
     await until(lambda: not three.cluster.reached_by(two.id) and two.id not in three.cluster.incoming)
     assert three.cluster.members.was_removed(two.id)
+
+
+@pytest.mark.parametrize("for_good", [True, False])
+async def test_of_several_connections_all_that_know_it_let_it_go(nodes: Make, for_good: bool) -> None:
+    """Breaks when only the first one does: by the others it is linked to again, and what waits for it stays."""
+    one, two = await nodes(places=True, connections=("a", "b"))
+    names = ("a.orders", "b.orders")
+    for name in names:
+        two.office.queue(name)
+    links = [one.reach(two, number) for number in (0, 1)]
+    await until(lambda: all(distance_by(one, number, two, name) for number, name in enumerate(names)))
+    act = one.connections.remove if for_good else one.connections.forget
+    connector = one.connector_to(two)
+    links[0].close("it is to be reached by the second one alone")
+    connector.failing = True
+    await until(lambda: not links[0].connected)
+    with pytest.raises(InvalidRequestError, match="'node2' is reached by"):
+        act("node2")
+    assert [two.id in each.spreading.outlets for each in one.connections.all] == [True, True], "all of them, or none"
+    for link in connector.links:
+        link.cut()
+    await until(lambda: not links[1].connected)
+    for name in names:
+        one.post.send(message(b"x", name))
+    await one.office.stable()
+    assert act("node2") == {"nodeId": two.id.hex(), "routedAnew": 2}
+    await until(lambda: all(one.post.space.queue(name) is not None and count(one, name) == 1 for name in names))
+    assert [each.members.was_removed(two.id) for each in one.connections.all] == [for_good] * 2
+
+
+def distance_by(at: Node, connection: int, owner: Node, name: str) -> int:
+    path = at.connections.all[connection].table.path((owner.id, name))
+    return path.distance if path is not None else 0

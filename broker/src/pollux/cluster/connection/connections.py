@@ -17,6 +17,7 @@ from pollux.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from pollux.cluster.connection.forgotten import Forgetting
     from pollux.cluster.connection.settings import Settings
     from pollux.cluster.connection.spread import Spreading
     from pollux.cluster.discovery import Announcer
@@ -155,32 +156,59 @@ class Connections:
         """Return the connection that a queue's messages go by, or that has it to send by; the first one of none."""
         queue = self._post.queue(name)
         for cluster in self.all:
-            waits = [*cluster.spreading.outlets.values(), *cluster.removing.forgetting.values()]
-            if queue.address in cluster.prefixes or any(one.queue is queue for one in waits):
+            waits = [one.queue for one in cluster.spreading.outlets.values()]
+            waits += [one.queue for one in cluster.removing.forgetting.values()]
+            if queue.address in cluster.prefixes or queue in waits:
                 return cluster
         return self.all[0]
 
     def forget(self, node: str, connection: str | None = None, *, first: bool = False) -> dict[str, Any]:
         """Route anew what waits for a node, by name or id, that does not come back. Raises InvalidRequestError.
 
+        ``connection``: that one alone; None: all that know it, if none reaches it.
         ``first``: of a node that is there only give up the message that it does not take.
         """
-        cluster = self.named(connection)
-        found = node_of(cluster, node)
         if first:
+            cluster = self.named(connection)
+            found = node_of(cluster, node)
             cluster.removing.forget_first(found)
             return {"nodeId": found.hex(), "routedAnew": 0}
-        work = cluster.removing.forget(found)
-        waiting = cluster.post.message_count(work.queue) if work is not None else 0
-        return {"nodeId": found.hex(), "routedAnew": waiting}
+        found, clusters = self._knowing(node, connection)
+        for cluster in clusters:
+            cluster.removing.may_forget(found)
+        return self._gone(found, [cluster.removing.forget(found) for cluster in clusters])
 
     def remove(self, node: str, connection: str | None = None) -> dict[str, Any]:
-        """Forget a node, by name or id, for good: it is not learnt again, nor counted. Raises InvalidRequestError."""
-        cluster = self.named(connection)
-        found = node_of(cluster, node)
-        work = cluster.removing.remove(found)
-        waiting = cluster.post.message_count(work.queue) if work is not None else 0
-        return {"nodeId": found.hex(), "routedAnew": waiting}
+        """Forget a node, by name or id, for good: it is not learnt again, nor counted. Raises InvalidRequestError.
+
+        ``connection``: as in :meth:`forget`.
+        """
+        found, clusters = self._knowing(node, connection)
+        for cluster in clusters:
+            cluster.removing.may_remove(found)
+        return self._gone(found, [cluster.removing.remove(found) for cluster in clusters])
+
+    def _knowing(self, node: str, connection: str | None) -> tuple[bytes, list[Cluster]]:
+        """Return a node's id, and which connections know it: the named one; None: all. Raises InvalidRequestError."""
+        if connection is not None:
+            cluster = self.named(connection)
+            return node_of(cluster, node), [cluster]
+        refusals: list[InvalidRequestError] = []
+        found, clusters = b"", []
+        for cluster in self.all:
+            try:
+                found = node_of(cluster, found.hex() or node)  # by its id, once that is known
+            except InvalidRequestError as error:
+                refusals.append(error)
+            else:
+                clusters.append(cluster)
+        if not clusters:
+            raise refusals[0]
+        return found, clusters
+
+    def _gone(self, node: bytes, works: Iterable[Forgetting | None]) -> dict[str, Any]:
+        waiting = sum(self._post.message_count(work.queue) for work in works if work is not None)
+        return {"nodeId": node.hex(), "routedAnew": waiting}
 
     def on_removed(self, told: Callable[[bytes], object]) -> None:
         """Have ``told`` called for each node that is removed, or was before; before :meth:`start`."""

@@ -88,6 +88,13 @@ class Removing:
 
         Returns what does that; None: nothing waits. Raises InvalidRequestError while the node is reached.
         """
+        self.may_forget(node)
+        self._peers.forget(node, for_good=for_good)
+        self._tell(self._peers.members.all)
+        return self.route_anew(node)
+
+    def may_forget(self, node: bytes) -> None:
+        """Raise InvalidRequestError while a node is reached, or when nobody knows it."""
         link = self._peers.to(node)
         if link is not None:
             raise InvalidRequestError(
@@ -95,9 +102,6 @@ class Removing:
             )
         if node not in self._spreading.outlets and self._peers.members.get(node) is None:
             raise InvalidRequestError(f"no node {node.hex()} is known to cluster-connection {self._name!r}")
-        self._peers.forget(node, for_good=for_good)
-        self._tell(self._peers.members.all)
-        return self.route_anew(node)
 
     def forget_first(self, node: bytes) -> None:
         """Give up the next message that a node was sent and did not take. Raises InvalidRequestError: there is none."""
@@ -125,8 +129,17 @@ class Removing:
     def remove(self, node: bytes) -> Forgetting | None:
         """Forget a node for good; return what routes anew what waits for it, None: nothing waits.
 
-        Raises InvalidRequestError while the node is reached, and where most of the others are not: they may be the ones
-        that go on.
+        Raises InvalidRequestError when it may not be.
+        """
+        self.may_remove(node)
+        work = self.forget(node, for_good=True)
+        self.told(node)
+        return work
+
+    def may_remove(self, node: bytes) -> None:
+        """Raise InvalidRequestError while a node is reached, and where most of the others are not.
+
+        They may be the ones that go on.
         """
         others = [one for one in self._peers.members.others if one.node != node and one.node in self._spreading.outlets]
         away = [member.name for member in others if self._peers.to(member.node) is None]
@@ -135,9 +148,7 @@ class Removing:
                 f"this node does not reach most of the others ({', '.join(away)} are away): remove it at one that does,"
                 " or remove those first that do not come back"
             )
-        work = self.forget(node, for_good=True)
-        self.told(node)
-        return work
+        self.may_forget(node)
 
     def heard(self, news: Iterable[Member]) -> None:
         """Let go of nodes that were removed elsewhere."""
