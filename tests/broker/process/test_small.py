@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import itertools
 import os
 import shutil
 import socket
 import tempfile
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,6 +18,7 @@ from msgspec.structs import replace
 from pollux.config import loads
 from pollux.config.model import Configuration
 from pollux.process import reload, resources
+from pollux.process.broker import Broker
 from pollux.process.exits import EXIT_FAILED, EXIT_STORE
 from pollux.process.failures import exit_code
 from pollux.process.notify import Notifier
@@ -136,6 +140,26 @@ def test_a_moved_line_is_no_change(tmp_path: Path) -> None:
     new = loads(XML.format("<!-- a comment\n\n-->\n" + queue), {}, instance=tmp_path)
     _, changed, refused = reload.merge(old, new)
     assert (changed, refused) == ([], [])
+
+
+@pytest.mark.asyncio
+async def test_files_are_noticed_also_after_a_reload_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Breaks when one defect ends the watch for good, without a word."""
+    reloads, changes = asyncio.Queue[int](), itertools.count()
+    monkeypatch.setattr(reload, "stamps", lambda _: next(changes))
+
+    async def fails() -> None:
+        reloads.put_nowait(1)
+        raise KeyError("new")
+
+    settings = SimpleNamespace(configuration_file_refresh_period=1)
+    broker: Any = SimpleNamespace(node=SimpleNamespace(configuration=settings), reload=fails)
+    watch = asyncio.create_task(Broker._watch_files(broker))
+    async with asyncio.timeout(10):
+        for _ in range(3):
+            await reloads.get()
+    assert not watch.done()
+    watch.cancel()
 
 
 def test_stamps_see_every_file(tmp_path: Path) -> None:

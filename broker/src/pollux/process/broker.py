@@ -323,9 +323,12 @@ class Broker:
             now = await asyncio.to_thread(reload.stamps, self.node.configuration)
             if now != before:
                 before = now
-                # The refusal is in the log.
-                with contextlib.suppress(PolluxError):
+                try:
                     await self.reload()
+                except PolluxError:
+                    pass  # the refusal is in the log
+                except Exception:
+                    logger.exception("a reload failed and may have changed a part; the next change is taken as well")
 
     # -- stop
 

@@ -111,18 +111,21 @@ async def test_clients_are_steered_by_a_filter_that_is_changed_meanwhile(office:
 
 
 @pytest.mark.parametrize("persisted", [True, False])
-async def test_what_was_decided_is_known_after_a_restart_if_it_is_to_be(office: Office, persisted: bool) -> None:
+@pytest.mark.parametrize("name", ["kept", "kept/for/long"])
+async def test_what_was_decided_is_known_after_a_restart_if_it_is_to_be(
+    office: Office, name: str, persisted: bool
+) -> None:
     """LocalCacheTest: persisted and not."""
-    settings = replace(REMEMBERS, cache=RouterCache(persisted=persisted))
+    settings = replace(REMEMBERS, name=name, cache=RouterCache(persisted=persisted))
     routers = await started(office, settings)
-    assert served(routers, "kept", "alice")
+    assert served(routers, name, "a/lice")
     await routers.stop()
     await office.reopen()
     routers = await started(office, settings)
-    router = routers.get("kept")
+    router = routers.get(name)
     assert router is not None
     assert router.cache is not None
-    assert router.cache.entries() == ([("alice", NODE.hex())] if persisted else [])
+    assert router.cache.entries() == ([("a/lice", NODE.hex())] if persisted else [])
     await routers.stop()
 
 

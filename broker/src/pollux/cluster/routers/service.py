@@ -23,7 +23,7 @@ from pollux.config.rules_cluster import has_cluster_password
 from pollux.wire.core.peer import ClusterKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pollux.cluster.connection.connections import Connections
     from pollux.cluster.connection.service import Cluster
@@ -77,10 +77,11 @@ class Routers:
     async def start(self) -> None:
         """Make the routers, and look after their pools from now on. Raises DiscoveryError."""
         await self._make_keys(self._configuration.connection_routers)
+        names = [settings.name for settings in self._configuration.connection_routers]
         kept: dict[str, list[tuple[str, str]]] = {}
         for (kind, name), value in self._post.recovered.items():
             if kind == KIND:
-                router, _, key = name.partition("/")
+                router, key = _router_and_key(name, names)
                 kept.setdefault(router, []).append((key, msgspec.msgpack.decode(value, type=str)))
         for settings in self._configuration.connection_routers:
             self._add(settings, kept.pop(settings.name, []))
@@ -223,6 +224,12 @@ class Routers:
             await _stop(router)
         for discovered in self._discovered.values():
             discovered.stop()
+
+
+def _router_and_key(name: str, routers: Iterable[str]) -> tuple[str, str]:
+    """Return of which router a stored entry is, and its key: both may have a slash in them."""
+    router = max((one for one in routers if name.startswith(f"{one}/")), key=len, default=name.partition("/")[0])
+    return router, name[len(router) + 1 :]
 
 
 def _kept(router: Router | None) -> list[tuple[str, str]]:
