@@ -138,7 +138,7 @@ class IncomingLink:
         if cluster.topology is not None:
             said["clients"] = cluster.topology.mine.as_content()
         said |= {"node_id": cluster.node.hex(), "name": cluster.name, "taken": numbers, "homes": True, "alike": True}
-        said["apart"] = self._crowded is not None
+        said |= {"between": True, "apart": self._crowded is not None}
         self._conversation.accept(self._channel, **said)
         self._conversation.grant(self._channel, self._window)
         event(logger, logging.INFO, f"{self.what} from", broker=self.name, node=self.node.hex())
@@ -306,12 +306,15 @@ class IncomingLink:
             self._conversation.grant(self._channel, owed)
 
     def _finish_body(self, one: Forwarded) -> LargeMessage | None:
-        """Return the body of a large message, None for another one. Raises ValueError when it is not what was sent."""
-        body, self._body = self._body, None
-        if one.large is None and body is None:
+        """Return the body of a large message, None for another one, which may come between its pieces.
+
+        Raises ValueError when it is not what was sent.
+        """
+        if one.large is None:
             return None
-        if one.large is None or body is None:
-            raise ValueError("a body without a large message, or one without a body")
+        body, self._body = self._body, None
+        if body is None:
+            raise ValueError("a large message without a body")
         large = body.finish(durable=one.durable)
         if one.large[0] != large.size or one.large[1] not in (None, large.checksum):
             self._cluster.post.storage.large.delete(large.id)
@@ -336,7 +339,7 @@ class IncomingLink:
 
     def _take_alike(self, shapes: tuple[Forwarded, ...], items: list[Item], size: int) -> None:
         """Take messages that are like some others: at once where all have their queues here, else one by one."""
-        places = None if self._cluster.post.storage.full or self._body is not None else self._places(shapes)
+        places = None if self._cluster.post.storage.full else self._places(shapes)
         batch = _Batch()
         if places is None or not self._put(shapes, places, items, batch):
             self._take(payloads.each_of(shapes, items), size)
@@ -403,7 +406,7 @@ class IncomingLink:
                         self._place(one, tx)
                         fresh.append(number)
                         batch.addresses.add(one.address)
-                    else:
+                    elif one.large is not None:
                         self._forget_body()
                     last[one.life] = max(one.number, last.get(one.life, 0))
                     batch.count += 1

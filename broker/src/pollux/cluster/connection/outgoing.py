@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pollux.cluster.connection import payloads, refusals
+from pollux.cluster.connection.aside import Aside
 from pollux.cluster.connection.forwarded import known, to_send
 from pollux.cluster.connection.held import Held
 from pollux.cluster.connection.payloads import Kind, Payloads
@@ -89,6 +90,7 @@ class OutgoingLink:
         self._channel = 0
         self._payloads = Payloads()
         self._waiting: deque[MessageReference] = deque()
+        self._aside = Aside()
         self._sent = Sent()
         self.held = Held()
         self._payloads_out: deque[bytes] = deque()
@@ -108,7 +110,7 @@ class OutgoingLink:
         self._was_up = self._ever = False
         #: Something is known of the peer that was not when it was tried last.
         self._news = asyncio.Event()
-        self._tells_members = self._alike = False
+        self._tells_members = self._alike = self._between = False
         #: Bytes that the peer said and was not granted again.
         self._owed = 0
 
@@ -254,8 +256,8 @@ class OutgoingLink:
         self.node, self.broker = node, broker
         #: The peer looks at duplicate ids for others.
         self.homes = bool(content.get("homes"))
-        #: It takes messages that are like others.
-        self._alike = bool(content.get("alike"))
+        #: It takes messages that are like others, and messages between the pieces of a large one.
+        self._alike, self._between = bool(content.get("alike")), bool(content.get("between"))
         self._sent.begin(node, taken)
         self._cluster.heard_of(node, content.get("clients"))
         self.connected, self.reason, self._told = True, "", ""
@@ -383,6 +385,7 @@ class OutgoingLink:
         self._asking.lost(reason)
         self.credit = 0
         self._waiting.clear()
+        self._aside.forget()
         self.held, self.selector = Held(), None
         self._sent.end()
         self._payloads_out.clear()
@@ -409,6 +412,7 @@ class OutgoingLink:
             return
         again = self.held.told(addresses)
         self.selector = self.held.selector
+        self._aside.give_back(self._waiting)
         back = self.held.sift(self._waiting)
         self.credit += len(back)
         self._cluster.post.release(back, failed=False)
@@ -419,6 +423,7 @@ class OutgoingLink:
         """Somebody deleted the queue: begin anew, which makes it again."""
         self._queue = None
         self._waiting.clear()
+        self._aside.forget()
         self._sent.forget()
         self._end(CoreError("failed", "the store-and-forward queue was deleted"))
 
@@ -429,7 +434,7 @@ class OutgoingLink:
 
     def _send(self) -> None:
         self._planned = False
-        while self._link is not None and self._body is None:
+        while self._link is not None and (self._body is None or self._between):
             if not self._payloads_out:
                 if not self._waiting or self._sent.size >= self._cluster.settings.unconfirmed:
                     return
@@ -446,7 +451,7 @@ class OutgoingLink:
             self._link.conversation.send(self._channel, self._payloads_out.popleft())
 
     async def _send_body(self, conversation: Conversation, reference: MessageReference, batch: Packing) -> None:
-        """Send the body of a large message bit by bit, then the message; others wait for it, and keep their order."""
+        """Send the body of a large message bit by bit, then the message; what must not overtake it waits meanwhile."""
         post, message = self._cluster.post, reference.message
         assert message.large is not None  # noqa: S101  (why this is called)
         reader = post.storage.large.open(message.large)
@@ -463,7 +468,9 @@ class OutgoingLink:
             self._end(CoreError("failed", str(error)))
         finally:
             reader.close()
-            self._body = None
+            if self._body is asyncio.current_task():  # else the connection is gone
+                self._body = None
+                self._aside.end(self._waiting)
         self._plan()
 
     def _batch(self) -> tuple[Packing, MessageReference | None]:
@@ -474,15 +481,18 @@ class OutgoingLink:
         batch = Packing()
         done: list[MessageReference] = []
         large: MessageReference | None = None
-        waiting, sent, alike = self._waiting, self._sent, self._alike
+        waiting, sent, alike, aside = self._waiting, self._sent, self._alike, self._aside
         while waiting:
-            if alike:
+            if alike and not aside:
                 batch.take(waiting, sent)
                 if not waiting:
                     break
             reference = waiting[0]
             message = reference.message
             one = (known(message) if alike else None) or to_send(message)
+            if aside and one is not None and aside.keeps(one.life, reference):
+                waiting.popleft()
+                continue
             if batch.life and (message.large is not None or not batch.fits(one)):
                 break
             waiting.popleft()
@@ -495,6 +505,7 @@ class OutgoingLink:
                 batch.add(one, message)
                 if message.large is not None:
                     large = reference
+                    aside.begin(one.life)
                     break
             elif fate is Fate.DONE:
                 done.append(reference)
