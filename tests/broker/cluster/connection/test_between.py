@@ -14,6 +14,7 @@ from broker.engine.conftest import Receiver, message
 from pollux.cluster.connection import payloads
 from pollux.cluster.connection.aside import Aside
 from pollux.cluster.connection.forwarded import stored, to_send
+from pollux.cluster.routes.numbers import Number
 from pollux.routing.reference import MessageReference
 from pollux.store.large import LargeReader
 
@@ -74,6 +75,19 @@ def send(node: Node, address: str, first: int, count: int) -> None:
         node.post.send(message(b"%d" % number, address, group="g" if number % 5 == 4 else None))
 
 
+async def held_up(
+    nodes: Make, monkeypatch: pytest.MonkeyPatch, others: int
+) -> tuple[Gate, Node, Node, dict[str, Receiver]]:
+    """A body goes, and is held up; five messages wait for it, and so many for another address are there."""
+    one, two, got = await three_queues(nodes)
+    gate = Gate(monkeypatch)
+    one.post.send(large(one, b"large", "orders"))
+    send(one, "orders", 0, 5)
+    send(one, "prices", 0, others)
+    await got["prices"].wait(others)
+    return gate, one, two, got
+
+
 async def test_others_go_on_while_a_body_goes(nodes: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks when they wait for the end of it, or when one for its address, or a large one, is taken before it."""
     one, two, got = await three_queues(nodes)
@@ -108,12 +122,7 @@ async def test_what_waits_for_a_body_goes_over_the_next_connection(
     nodes: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Breaks when what was set aside is lost with the connection, or is sent before the large message after all."""
-    one, two, got = await three_queues(nodes)
-    gate = Gate(monkeypatch)
-    one.post.send(large(one, b"large", "orders"))
-    send(one, "orders", 0, 5)
-    send(one, "prices", 0, 20)
-    await got["prices"].wait(20)
+    gate, one, two, got = await held_up(nodes, monkeypatch, 20)
     one.connector_to(two).links[-1].cut()
     await until(lambda: two.cluster.incoming.get(one.id) is None or len(one.connector_to(two).links) > 1)
     gate.opened.set()
@@ -157,12 +166,7 @@ async def test_a_node_of_the_version_before_is_sent_nothing_between(
 
 async def test_what_waits_for_a_body_waits_for_a_full_address_too(nodes: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Breaks when what is set aside as the address becomes full is sent as soon as the body has gone."""
-    one, _, got = await three_queues(nodes)
-    gate = Gate(monkeypatch)
-    one.post.send(large(one, b"large", "orders"))
-    send(one, "orders", 0, 5)
-    send(one, "prices", 0, 5)
-    await got["prices"].wait(5)
+    gate, one, _, got = await held_up(nodes, monkeypatch, 5)
     link = one.cluster.peers.links[0]
     link._hold_back(("orders",))
     gate.opened.set()
@@ -205,25 +209,58 @@ def one_of(copy: Message) -> Forwarded:
 
 
 async def test_what_is_set_aside_goes_before_what_came_later() -> None:
-    references = [MessageReference(message(b"%d" % number), None) for number in range(5)]  # type: ignore[arg-type]
-    aside, waiting = Aside(), deque(references[2:])
-    aside.begin(b"a")
+    """What has its life waits, what is for its address in the life of another process, and what is behind those."""
+    lives = {"first": bytes(8), "second": b"A" * 8, "third": b"B" * 8}
+    references = [
+        MessageReference(stored(message(b"x", address), "sf", Number(lives[life], 7), ("q",), ()), None)  # type: ignore[arg-type]
+        for life, address in (
+            ("first", "orders"),
+            ("second", "orders::queue"),
+            ("second", "prices"),
+            ("third", "prices"),
+            ("first", "other"),
+        )
+    ]
+    free = MessageReference(stored(message(b"x", "news"), "sf", Number(b"C" * 8, 7), ("q",), ()), None)  # type: ignore[arg-type]
+    aside, waiting = Aside(), deque(references[4:])
+    assert not aside
+    aside.begin(references[0].message)
     assert aside
-    assert [aside.keeps(b"a", one) for one in references[:2]] == [True, True]
+    assert [aside.keeps(one) for one in (*references[:4], free)] == [True, True, True, True, False]
     aside.end(waiting)
     assert (list(waiting), bool(aside)) == (references, False)
+    aside.begin(free.message)
+    assert not aside.keeps(references[0])
+
+
+async def test_a_body_of_a_process_before_is_not_overtaken_by_what_this_one_sends(
+    nodes: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process numbers in lives of its own: an address has two when there was a restart."""
+    one, two, got = await three_queues(nodes)
+    gate = Gate(monkeypatch)
+    one.post.send(large(one, b"large", "orders"))
+    await until(lambda: gate.pieces == 4)
+    await one.office.stable()
+    gate.pieces = 0
+    await one.reopen()
+    one.reach(two)
+    await until(lambda: gate.pieces == 4)
+    await until(lambda: all(known(one, two, name) for name in NAMES))
+    send(one, "orders", 0, 5)
+    send(one, "prices", 0, 5)
+    await got["prices"].wait(5)
+    assert got["orders"].bodies == []
+    gate.opened.set()
+    await got["orders"].wait(6)
+    assert got["orders"].bodies == [b"large", *(b"%d" % number for number in range(5))]
 
 
 async def test_what_a_full_address_has_waiting_keeps_its_order_behind_a_body(
     nodes: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node tells that the address is full while a body for it goes, and of room before that has gone."""
-    one, _, got = await three_queues(nodes)
-    gate = Gate(monkeypatch)
-    one.post.send(large(one, b"large", "orders"))
-    send(one, "orders", 0, 5)
-    send(one, "prices", 0, 5)
-    await got["prices"].wait(5)
+    gate, one, _, got = await held_up(nodes, monkeypatch, 5)
     link = one.cluster.peers.links[0]
     link._hold_back(("orders",))
     send(one, "orders", 5, 5)

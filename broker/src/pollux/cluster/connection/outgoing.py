@@ -490,7 +490,7 @@ class OutgoingLink:
             reference = waiting[0]
             message = reference.message
             one = (known(message) if alike else None) or to_send(message)
-            if aside and one is not None and aside.keeps(one.life, reference):
+            if aside and aside.keeps(reference):
                 waiting.popleft()
                 continue
             if batch.life and (message.large is not None or not batch.fits(one)):
@@ -505,7 +505,7 @@ class OutgoingLink:
                 batch.add(one, message)
                 if message.large is not None:
                     large = reference
-                    aside.begin(one.life)
+                    aside.begin(message)
                     break
             elif fate is Fate.DONE:
                 done.append(reference)
