@@ -155,18 +155,24 @@ async def test_producers_do_not_wait_for_somebody_who_lets_everybody_go_first(
     assert asked == nice
 
 
+def urgency(monkeypatch: pytest.MonkeyPatch, patience: float | None = None) -> list[bool]:
+    """Return whether each checkpointer from now on is urgent; one that is not gets so many seconds (None: its own)."""
+    asked: list[bool] = []
+    run = Maintenance._run_checkpointer
+
+    async def noted(self: Maintenance, job: checkpointer.Job, seconds: float) -> checkpointer.Result:
+        asked.append(job.urgent)
+        return await run(self, job, seconds if job.urgent or patience is None else patience)
+
+    monkeypatch.setattr(Maintenance, "_run_checkpointer", noted)
+    return asked
+
+
 async def test_a_checkpoint_that_gets_nothing_of_a_busy_machine_becomes_urgent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Breaks when a journal grows for as long as others leave no time of a processor."""
-    asked: list[bool] = []
-    run = Maintenance._run_checkpointer
-
-    async def starved(self: Maintenance, job: checkpointer.Job, seconds: float) -> checkpointer.Result:
-        asked.append(job.urgent)
-        return await run(self, job, seconds if job.urgent else 0.0)
-
-    monkeypatch.setattr(Maintenance, "_run_checkpointer", starved)
+    asked = urgency(monkeypatch, patience=0.0)
     settings = settings_in(tmp_path, journal_file_size=4 << 10, journal_compact_min_files=1)
     async with opened(settings) as one:
         for _ in range(3):
@@ -182,14 +188,7 @@ async def test_whoever_stops_a_broker_does_not_wait_for_what_others_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Breaks when the checkpoint of a stop lets everybody else on a busy machine go first."""
-    asked: list[bool] = []
-    run = Maintenance._run_checkpointer
-
-    async def noted(self: Maintenance, job: checkpointer.Job, seconds: float) -> checkpointer.Result:
-        asked.append(job.urgent)
-        return await run(self, job, seconds)
-
-    monkeypatch.setattr(Maintenance, "_run_checkpointer", noted)
+    asked = urgency(monkeypatch)
     async with opened(settings_in(tmp_path)) as one:
         one.storage.append_message(message_of(one.storage), [1])
         await stable(one.storage)

@@ -259,7 +259,7 @@ def _extensions(first: Message, encoded: bytes) -> Callable[[Message], bytes]:
     same = encoded[: len(encoded) - size]
 
     def noted(message: Message) -> bytes:
-        (value,) = message.annotations.values()  # type: ignore[union-attr]  # as the first one has
+        (value,) = (message.annotations or {}).values()  # of the same name as that of the first one
         return same + value if isinstance(value, bytes) and len(value) == size else each(message)
 
     return noted
