@@ -209,7 +209,7 @@ def one_of(copy: Message) -> Forwarded:
 
 
 async def test_what_is_set_aside_goes_before_what_came_later() -> None:
-    """What has its life waits, what is for its address in the life of another process, and what is behind those."""
+    """So does what is for its address in the life of another process, and what is behind those."""
     lives = {"first": bytes(8), "second": b"A" * 8, "third": b"B" * 8}
     references = [
         MessageReference(stored(message(b"x", address), "sf", Number(lives[life], 7), ("q",), ()), None)  # type: ignore[arg-type]

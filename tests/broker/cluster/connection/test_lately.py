@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from pollux.cluster.connection import lately
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import pytest
 
 
+@hypothesis_settings(deadline=None, max_examples=200)
 @given(st.lists(st.tuples(st.lists(st.integers(1, 3), max_size=5), st.integers(0, 2), st.integers(0, 4)), max_size=12))
 def test_each_id_is_known_until_it_is_forgotten(steps: list[tuple[list[int], int, int]]) -> None:
     """Gaps of ids, time that passes, and how old what is forgotten is at least."""
