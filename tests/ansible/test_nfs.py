@@ -255,6 +255,40 @@ def test_the_probe_sees_a_lock_and_its_holders_line_and_gets_it_when_it_is_relea
     assert probe("wait", file, "--seconds", "60")[1]["free"] is True
 
 
+class Clock:
+    """Stand in for the module `time`; a pause takes as long as the next of `pauses` says, without one as asked for."""
+
+    def __init__(self, *pauses: float) -> None:
+        self._pauses, self._now = list(pauses), 1000.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += self._pauses.pop(0) if self._pauses else seconds
+
+
+@pytest.mark.parametrize(
+    ("clock", "free_at", "expected"),
+    [
+        (Clock(), 3, {"free": True, "seconds": 0.5, "asked": 3, "longest": 0.2}),
+        pytest.param(Clock(9.0), 3, {"free": True, "seconds": 9.2, "asked": 3, "longest": 9.0}, id="it-stood-still"),
+        pytest.param(Clock(), 99, {"free": False, "seconds": 4.8, "asked": 20, "longest": 0.2}, id="never-free"),
+        pytest.param(
+            Clock(*[3.0] * 9), 99, {"free": False, "seconds": 12.0, "asked": 5, "longest": 3.0}, id="too-slow"
+        ),
+    ],
+)
+def test_a_machine_that_stood_still_does_not_give_up_before_it_asked_again(
+    clock: Clock, free_at: int, expected: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Breaks when the clock alone says when it is over: the server may have stood still for as long."""
+    answers = iter(range(1, 100))
+    monkeypatch.setattr(lock_probe, "time", clock)
+    monkeypatch.setattr(lock_probe, "try_lock", lambda _: next(answers) >= free_at)
+    assert lock_probe.wait(tmp_path / "lock", "", 5.0) == expected
+
+
 def test_a_second_holder_is_refused_with_the_first_ones_line(tmp_path: Path, holder: Holder) -> None:
     status, found = probe("hold", str(tmp_path / "lock"), "--seconds", "1")
     assert status == 1

@@ -4,7 +4,7 @@ The role shared_store copies it to both machines of a pair and lets them play ag
 
     lock_probe.py hold FILE --seconds N [--cut ADDRESS]   take the lock, hold it until SIGTERM or N seconds have passed
     lock_probe.py try FILE                                is the lock free, and what did its holder write?
-    lock_probe.py wait FILE --seconds N                   wait for the lock, and tell how long that took
+    lock_probe.py wait FILE --seconds N                   wait for the lock, and tell how long that took; 2 N at most
 
 `hold` writes a line to FILE and syncs it before it says that it is ready (to systemd, as a notify service). With
 `--cut` it then drops every packet to the server with nftables, tries to sync once more, and reports (`--report`)
@@ -232,15 +232,22 @@ def attempt(path: Path, user: str) -> dict[str, Any]:
 
 
 def wait(path: Path, user: str, seconds: float) -> dict[str, Any]:
-    """Try it again and again; how long that took (seconds)."""
+    """Ask for the lock again and again; how long that took, and the longest from one answer to the next (seconds).
+
+    Given up after as many questions as fit into `seconds`: a machine that stood still for a while did not ask then, and
+    its server may have stood still, too. On a machine that is slow that takes longer, twice as long at most.
+    """
     descriptor = open_file(path, user)
-    began = time.monotonic()
+    questions = max(1, round(seconds / _POLL))
+    began = before = time.monotonic()
+    asked, longest = 0, 0.0
     try:
         while True:
-            if try_lock(descriptor):
-                return {"free": True, "seconds": round(time.monotonic() - began, 1)}
-            if time.monotonic() - began > seconds:
-                return {"free": False, "seconds": round(time.monotonic() - began, 1)}
+            free = try_lock(descriptor)
+            now = time.monotonic()
+            asked, longest, before = asked + 1, max(longest, now - before), now
+            if free or asked >= questions or now - began > 2 * seconds:
+                return {"free": free, "seconds": round(now - began, 1), "asked": asked, "longest": round(longest, 1)}
             time.sleep(_POLL)
     finally:
         os.close(descriptor)
