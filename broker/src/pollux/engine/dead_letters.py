@@ -10,6 +10,7 @@ that end with their client do not count: what went only there would be gone with
 from __future__ import annotations
 
 import logging
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from pollux.engine.copies import ORIGINAL_ADDRESS, ORIGINAL_ROUTING, copy_of, origin_of
@@ -21,7 +22,7 @@ from pollux.routing.queue import queue_of
 from pollux.routing.spec import QueueSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pollux.engine.address_manager import AddressManager
     from pollux.engine.departures import Departures
@@ -70,6 +71,8 @@ class DeadLetters:
         self._route = route
         #: Expired messages are being looked for.
         self._scanning = False
+        #: What else is looked through then: what waits for other nodes.
+        self.also_scanned: list[Callable[[], Iterator[None]]] = []
         self.dropped = 0
         self.stayed = 0
 
@@ -87,6 +90,15 @@ class DeadLetters:
         self._create(expiry_queue(settings, queue.address))
         self._leave(queue, references, target, Event.EXPIRED, {ACTUAL_EXPIRY: self._wall_ms()})
 
+    def expired_on_the_way(self, queue: Queue, found: Sequence[tuple[MessageReference, Message]]) -> None:
+        """Move messages that left a store-and-forward queue because their time was over, each as it was sent."""
+        queue.counters.expired += len(found)
+        for address, some in groupby(found, key=lambda one: one[1].address.partition("::")[0]):
+            settings, sent = self._space.settings(address), dict(some)
+            self._create(expiry_queue(settings, address))
+            notes: dict[str, str | int | bytes] = {ACTUAL_EXPIRY: self._wall_ms()}
+            self._leave(queue, list(sent), settings.expiry_address, Event.EXPIRED, notes, address=address, sent=sent)
+
     def scan(self) -> None:
         """Move expired messages of all queues; called every message-expiry-scan-period."""
         if not self._scanning:
@@ -103,6 +115,8 @@ class DeadLetters:
                     if expired:
                         self.expired(queue, expired)
                 yield
+            for scan in list(self.also_scanned):
+                yield from scan()
         finally:
             self._scanning = False
 
@@ -153,24 +167,28 @@ class DeadLetters:
         target: str | None,
         event: Event,
         notes: dict[str, str | int | bytes],
+        *,
+        address: str = "",
+        sent: Mapping[MessageReference, Message] | None = None,
     ) -> None:
+        """``address``, ``sent``: where they were sent to, and as what, where the queue is not one of consumers."""
         if not references:
             return
-        if not target or target == queue.address:
+        if not target or target == (address or queue.address):
             self.dropped += len(references)
             log.warning(
                 "%d messages of queue %s %s and were dropped: address %s has no %s",
                 len(references),
                 queue.name,
                 "expired" if event is Event.EXPIRED else "could not be delivered",
-                queue.address,
+                address or queue.address,
                 "expiry-address" if event is Event.EXPIRED else "dead-letter-address",
             )
             if queue.trail is not None:
                 queue.trail.left(event, references, None)
             self._departures.discard(queue, references)
             return
-        self._move(queue, references, target, event, notes)
+        self._move(queue, references, target, event, notes, sent=sent)
 
     def _move(
         self,
@@ -179,13 +197,16 @@ class DeadLetters:
         target: str,
         event: Event,
         notes: dict[str, str | int | bytes],
+        *,
+        sent: Mapping[MessageReference, Message] | None = None,
     ) -> int:
         moved: list[MessageReference] = []
         staying: list[MessageReference] = []
         tx = self._storage.next_id()
         try:
             for reference in references:
-                copy = self._moved_copy(queue, reference.message, target, notes)
+                message = reference.message if sent is None else sent[reference]
+                copy = self._moved_copy(queue, message, target, notes)
                 paged = reference.page > 0
                 if (event is Event.MOVED or self._find_place(copy)) and self._route(copy, tx, paged):
                     moved.append(reference)

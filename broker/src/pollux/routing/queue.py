@@ -18,6 +18,7 @@ from pollux.routing.freeze import freeze
 from pollux.routing.redelivery import RedeliveryPolicy, spread
 from pollux.routing.selector import Selector, parse
 from pollux.routing.spec import QueueAttributes, QueueSpec, resolve
+from pollux.routing.withdrawal import take_where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
@@ -423,6 +424,12 @@ class Queue:
     def expired(self, now: int, limit: int = SCAN_LIMIT) -> list[MessageReference]:
         """Return messages that expired, gone from the queue; see Backlog."""
         return self._backlog.expired(now, limit)
+
+    def take_where(
+        self, wanted: Callable[[Message], bool], start: int, limit: int = SCAN_LIMIT
+    ) -> tuple[list[MessageReference], int]:
+        """Take out what is ``wanted`` of what waits, a portion; see :mod:`pollux.routing.withdrawal`."""
+        return take_where(self._backlog, wanted, start, limit)
 
     def iterate(self) -> Iterator[MessageReference]:
         """Waiting messages in memory in order, then scheduled ones. Not to be used across changes; see browse."""

@@ -289,6 +289,15 @@ class OutgoingLink:
         """Whether something was sent that the peer has not said to have, by an earlier connection or this one."""
         return self._sent.holds
 
+    @property
+    def sent_numbers(self) -> dict[tuple[bytes, bytes], int]:
+        """Return the highest numbers that were ever sent over this link, by node and life."""
+        return self._sent.numbers
+
+    def sent_up_to(self, node: bytes, life: bytes) -> int:
+        """Return the highest number of a life that was ever sent to a node over this link; 0: none was."""
+        return self._sent.highest(node, life)
+
     def give_up_first(self) -> None:
         """Give up the next message that was sent and not taken."""
         self._sent.gives_up = True
@@ -321,7 +330,7 @@ class OutgoingLink:
             self._asking.answered(*content)  # type: ignore[misc]  # decoded as such
         elif kind is Kind.ABOUT:
             self.about = content  # type: ignore[assignment]  # decoded as such
-            self._say_empty()
+            self.say_empty()
             self._cluster.progressed()
         elif kind is Kind.MEMBERS:
             self._cluster.told_of(content)  # type: ignore[arg-type]  # decoded as such
@@ -345,7 +354,7 @@ class OutgoingLink:
         finally:
             self._asking.done(number)
 
-    def _say_empty(self) -> None:
+    def say_empty(self) -> None:
         """Tell a peer that is being emptied when nothing waits for it any more."""
         if self._said_empty or self.about is None or not self.about.draining or self._queue is None:
             return
@@ -531,5 +540,5 @@ class OutgoingLink:
             self._cluster.post.acknowledge(references)
             self.credit += len(references)
             self._cluster.post.wake(self._queue)
-            self._say_empty()
+            self.say_empty()
             self._cluster.progressed()

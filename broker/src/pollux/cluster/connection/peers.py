@@ -58,6 +58,8 @@ class Peers:
         self.links = [OutgoingLink(cluster, name, endpoints) for name, endpoints in cluster.settings.peers]
         self._tasks: dict[OutgoingLink, asyncio.Task[None]] = {}
         self._left_out: set[str] = set()
+        #: What links sent that are no more: by node and life the highest number.
+        self._ended: dict[tuple[bytes, bytes], int] = {}
 
     # -- start and stop
 
@@ -89,6 +91,8 @@ class Peers:
     def remove(self, link: OutgoingLink) -> None:
         """End a link, and have it no more."""
         self.links.remove(link)
+        for where, number in link.sent_numbers.items():
+            self._ended[where] = max(number, self._ended.get(where, 0))
         task = self._tasks.pop(link, None)
         if task is not None:
             task.cancel()
@@ -98,6 +102,10 @@ class Peers:
     def to(self, node: bytes) -> OutgoingLink | None:
         """Return the link by which a node is reached now; None: it is not."""
         return next((link for link in self.links if link.node == node and link.connected), None)
+
+    def sent_up_to(self, node: bytes, life: bytes) -> int:
+        """Return the highest number of a life that this process ever sent to a node; 0: none was."""
+        return max((self._ended.get((node, life), 0), *(link.sent_up_to(node, life) for link in self.links)))
 
     def held(self, node: bytes) -> Held | None:
         """Return what is held back of what waits for a node, as addresses there are full; None: it is not reached."""

@@ -72,6 +72,15 @@ class Sent:
         """Whether something was sent that the peer has not said to have, by an earlier connection or this one."""
         return bool(self._open) or self.in_flight > 0
 
+    def highest(self, node: bytes, life: bytes) -> int:
+        """Return the highest number of a life that was sent to a node, whether it arrived or not; 0: none was."""
+        return self._of_nodes[node][0].get(life, 0) if node in self._of_nodes else 0
+
+    @property
+    def numbers(self) -> dict[tuple[bytes, bytes], int]:
+        """Return the highest numbers that were sent, by node and life."""
+        return {(node, life): top for node, (lives, _) in self._of_nodes.items() for life, top in lives.items()}
+
     def begins(self, life: bytes, number: int, reference: MessageReference) -> bool:
         """Whether a message was not sent over this connection: then it is on its way from now on."""
         if number <= self._last.get(life, 0) or (self.gives_up and (life, number) in self._open):

@@ -11,6 +11,7 @@ from pollux.cluster.connection.crossed import Crossed
 from pollux.cluster.connection.forwarded import mark_moved, taken
 from pollux.cluster.connection.homes import Homes
 from pollux.cluster.connection.incoming import IncomingLink
+from pollux.cluster.connection.late import Late
 from pollux.cluster.connection.local import LocalQueues, Prefixes
 from pollux.cluster.connection.looks import Looks
 from pollux.cluster.connection.peers import Peers
@@ -110,6 +111,7 @@ class Cluster:
             tell=self._pass_on,
         )
         self.gave_up = self.removing.gave_up
+        self._late = Late(post, self.peers, self.spreading, self._less_waits)
         handler = configuration.grouping_handler if configuration is not None else None
         if handler is not None and settings.balancing is not Balancing.OFF:
             self.spreading.grouped = Prefixes(handler.address)
@@ -167,6 +169,7 @@ class Cluster:
         self._restore()
         self.peers.start()
         self.removing.start()
+        self._late.start()
         for member in self.members.all:
             if member.gone and member.node in self.spreading.outlets:
                 self.removing.route_anew(member.node)  # a stop came before all of it was
@@ -192,6 +195,7 @@ class Cluster:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
+        self._late.stop()
         await self.peers.stop()
         self.removing.stop()
         for incoming in list(self.incoming.values()):
@@ -491,6 +495,11 @@ class Cluster:
         """Forward a message anew that cannot be sent in order any more."""
         outlet = self.spreading.outlets[node]
         self.post.hand_over(outlet.queue, [(reference, self.spreading.renumbered(reference.message, outlet))])
+
+    def _less_waits(self, node: bytes) -> None:
+        if (link := self.peers.to(node)) is not None:
+            link.say_empty()
+        self.progressed()
 
     def waiting(self, node: bytes) -> int:
         """Return how many messages wait for a node."""

@@ -79,6 +79,10 @@ class Lanes:
             found = self._known[address] = self._lanes[count]
         return found
 
+    def gives(self, life: bytes) -> bool:
+        """Return whether numbers of a life are given here, and not by an earlier process."""
+        return any(one.life == life for one in (self._one, *self._lanes))
+
     def next(self, name: str) -> Number:
         """Return the next number for a name."""
         return self.of(name).next()
