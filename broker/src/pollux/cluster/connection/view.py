@@ -63,6 +63,7 @@ def _homes(cluster: Cluster, names: dict[bytes, str]) -> dict[str, Any] | None:
 
 def _link(cluster: Cluster, link: OutgoingLink) -> dict[str, Any]:
     outlet = cluster.spreading.outlets.get(link.node)
+    waiting = cluster.post.message_count(outlet.queue) if outlet is not None else 0
     return {
         "connector": link.name,
         "node": link.broker or None,
@@ -70,9 +71,9 @@ def _link(cluster: Cluster, link: OutgoingLink) -> dict[str, Any]:
         "connected": link.connected,
         "reason": link.reason or None,
         "queue": outlet.queue.name if outlet is not None else None,
-        "waiting": cluster.post.message_count(outlet.queue) if outlet is not None else 0,
+        "waiting": waiting,
         "inFlight": link.in_flight,
-        "held": link.held.count,
+        "held": min(link.held.count, waiting),  # some of it may have expired
         "full": sorted(link.held.full),
         "sent": link.sent,
         "confirmed": link.confirmed,
@@ -144,14 +145,14 @@ def _outlet(cluster: Cluster, node: bytes, queue: Queue) -> reasons.Outlet:
     return reasons.Outlet(
         queue.name,
         _names(cluster).get(node, node.hex()),
-        cluster.post.message_count(queue),
+        waiting := cluster.post.message_count(queue),
         link is not None and link.connected,
         link.in_flight if link is not None else 0,
         link.reason if link is not None else "no connector leads there",
         "",
-        link.held.count if link is not None else 0,
+        min(link.held.count, waiting) if link is not None else 0,
         sorted(link.held.full) if link is not None else (),
-        cluster.post.message_count(queue) - queue.waiting - queue.delivering,
+        waiting - queue.waiting - queue.delivering,
     )
 
 
