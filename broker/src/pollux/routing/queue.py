@@ -426,7 +426,7 @@ class Queue:
         return self._backlog.expired(now, limit)
 
     def take_where(
-        self, wanted: Callable[[Message], bool], start: int, limit: int = SCAN_LIMIT
+        self, wanted: Callable[[Message], bool], start: int, limit: int
     ) -> tuple[list[MessageReference], int]:
         """Take out what is ``wanted`` of what waits, a portion; see :mod:`pollux.routing.withdrawal`."""
         return take_where(self._backlog, wanted, start, limit)
