@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 import sys
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from pollux.config.acceptors import AcceptorSettings
 from pollux.config.model import Configuration, Limits
 from pollux.process.acceptor import Listener, ListenError
+from pollux.process.connection import Connection
 from pollux.process.connections import SWEEP_INTERVAL, Connections
 from pollux.wire.sniff import Protocol
 
@@ -115,6 +117,21 @@ async def test_a_session_waits_when_much_is_held_for_its_client() -> None:
         assert await asyncio.wait_for(reader.readexactly(size), PATIENCE) == bytes(size)
         await until(lambda: server.sessions[0].events[-1] == "resume")
         await finish(writer)
+
+
+async def test_who_connects_and_goes_leaves_nothing_to_the_collector() -> None:
+    """A health check comes every second, and a full collection is rare."""
+    gc.disable()
+    try:
+        async with bench() as server:
+            _, writer = await server.open()
+            await until(lambda: len(server.connections) == 1)
+            before = sum(isinstance(each, Connection) for each in gc.get_objects())
+            await finish(writer)
+            await asyncio.wait_for(server.connections.empty.wait(), PATIENCE)
+            await until(lambda: sum(isinstance(each, Connection) for each in gc.get_objects()) < before)
+    finally:
+        gc.enable()
 
 
 async def test_plain_in_any_slices() -> None:
@@ -225,7 +242,7 @@ async def test_socket_options_of_the_acceptor() -> None:
             _, writer = await server.open()
             await until(lambda: len(server.connections) == 1)
             (connection,) = list(server.connections)
-            accepted = connection._transport.get_extra_info("socket")
+            accepted = connection._output.transport.get_extra_info("socket")
             assert bool(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)) is no_delay
             await finish(writer)
 

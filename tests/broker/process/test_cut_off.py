@@ -6,8 +6,7 @@ import asyncio
 
 import uvloop
 
-from pollux.process.connection import Connection
-from pollux.process.holds import Holds
+from pollux.process.output import Output
 
 
 def test_what_was_queued_for_a_connection_that_was_cut_off_is_dropped() -> None:
@@ -16,16 +15,15 @@ def test_what_was_queued_for_a_connection_that_was_cut_off_is_dropped() -> None:
         server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
         try:
             transport, _ = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
-            connection = Connection.__new__(Connection)
-            connection._transport = transport
-            connection._out = [b"delivery", b"delivery"]
-            connection._out_size = 16
-            connection._holds = Holds()
+            output = Output(loop, 1024)
+            output.transport = transport
+            output._out = [b"delivery", b"delivery"]
+            output._out_size = 16
             transport.abort()
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            connection._end_turn()
-            assert connection._out is None
+            output._end_turn()
+            assert output._out is None
         finally:
             server.close()
 

@@ -4,9 +4,8 @@ It is the asyncio protocol of the socket and the :class:`pollux.protocols.base.T
 nothing of what the bytes mean. Timeouts are not timers of their own but deadlines looked at by the
 connections' sweep (:mod:`pollux.process.connections`): 5,000 idle connections cost no timer each.
 
-One file, and a long one: it is one object to asyncio and to the session, and reading, writing, pausing and ending look
-at each other's state with each packet. What can be told apart is: what the first bytes mean, holds, endings, TLS,
-WebSocket, limits, buffers, strangers.
+It is one object to asyncio and to the session, and what it does is told apart: reading (:mod:`pollux.process.input`),
+writing (:mod:`pollux.process.output`), what the first bytes mean, endings, TLS, WebSocket, limits, buffers, strangers.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec.structs import replace
 
 from pollux.engine.peer import Peer
-from pollux.engine.share import Portion
 from pollux.errors import PolluxError
 from pollux.logs import event, failure
 from pollux.process import first_bytes, tls_handshake
 from pollux.process.endings import Due, Seen, due, who_ended
 from pollux.process.first_bytes import OpeningError
-from pollux.process.holds import Holds
+from pollux.process.input import SESSION, SLOW, Input
+from pollux.process.output import Output
 from pollux.process.strangers import TLS
 from pollux.wire import proxy
 from pollux.wire.proxy import ProxyError
@@ -41,52 +40,30 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pollux.connection")
 
-#: Bytes beyond the high-water mark that answers may pile up to before the client is no longer read.
-ANSWER_ALLOWANCE = 1024 * 1024
 #: Seconds a closing connection has to take what is queued for it.
 CLOSE_TIMEOUT = 5.0
-#: Bytes written in one turn beyond which they go out before it ends.
-_OUT_LIMIT = 64 << 10
-
 #: SO_LINGER's on and 0 seconds.
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
-
-_SLOW = 2  # the client does not take its answers
-_SESSION = 4  # the session asked for it
-_BEHIND = 8  # what was read is not handled yet
 
 
 class Connection(asyncio.Protocol):
     """Carry one client's bytes. All methods are called in the loop's thread."""
 
     __slots__ = (
-        "_behind",
         "_buffer",
-        "_catching_up",
-        "_closing",
         "_ending",
-        "_held_back",
-        "_holds",
+        "_input",
         "_listener",
         "_measured_at",
-        "_out",
-        "_out_size",
-        "_paused",
-        "_portion",
-        "_position",
+        "_output",
         "_proxied",
         "_raw",
         "_taken_before",
         "_takes_until",
-        "_transport",
         "_web",
-        "_writing_paused",
-        "active",
         "bytes_in",
-        "bytes_out",
         "close_reason",
         "deadline",
-        "hard_limit",
         "loop",
         "measured",
         "opened",
@@ -94,30 +71,19 @@ class Connection(asyncio.Protocol):
         "session",
         "stranger",
         "ttl",
+        "write",
     )
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self.loop = listener.loop
         self._raw: asyncio.Transport | None = None
-        self._transport: asyncio.Transport
+        self._output = Output(listener.loop, listener.high_water)
+        self._input = Input(listener.connections.share, self._output)
+        #: Called for each message, so without a step in between.
+        self.write = self._output.write
         self._buffer = b""
-        #: What was written this turn behind the first write; None: nothing was written yet.
-        self._out: list[bytes] | None = None
-        self._out_size = 0
-        #: What of it waits until something is on disk; and whether the session waits for that.
-        self._holds = Holds()
-        self._held_back = False
-        #: Why the client is not being read: the bits above; 0 reads.
-        self._paused = 0
-        self._writing_paused = False
-        #: What was read and waits for its turn, from the position on, and whether that is asked for.
-        self._behind = b""
-        self._position = 0
-        self._catching_up = False
-        self._portion = Portion()
-        #: close() or abort() was called; shutdown() was called.
-        self._closing = False
+        #: shutdown() was called.
         self._ending = False
         self._taken_before = 0
         #: When a client that takes nothing is cut off. (The deadline may be an earlier one: that of the log-in.)
@@ -134,14 +100,10 @@ class Connection(asyncio.Protocol):
         #: When (loop time) the sweep has to act: log-in, silence, close or write timeout; infinity: never.
         self.deadline = 0.0
         self.ttl = listener.ttl
-        #: Set by every byte received, cleared by the sweep.
-        self.active = True
         #: What :meth:`measure` found last, and after how many bytes in and out.
         self.measured = 0
         self._measured_at = 0
         self.bytes_in = 0
-        self.bytes_out = 0
-        self.hard_limit = 0
         self.close_reason = ""
 
     # -- asyncio's view
@@ -149,7 +111,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the accepted socket, or (a second time) what its TLS handshake made of it."""
         # uvloop's transports have the interface without the base class.
-        self._transport = made = cast("asyncio.Transport", transport)
+        self._output.transport = made = cast("asyncio.Transport", transport)
         if self._raw is None:
             self._raw = made
             self._accepted(made)
@@ -165,12 +127,10 @@ class Connection(asyncio.Protocol):
         refusal = listener.admit(self)
         if refusal is not None:
             listener.connections.log_refusal(self.peer, refusal)
-            self._closing = True
-            transport.abort()
+            self._output.abort()
             return
         listener.tune(transport)
         transport.set_write_buffer_limits(listener.high_water, listener.low_water)
-        self.hard_limit = listener.high_water + ANSWER_ALLOWANCE
 
     def _secured(self, transport: asyncio.Transport) -> None:
         connection = transport.get_extra_info("ssl_object")
@@ -187,79 +147,25 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Give bytes from the client to its session, in turn with others."""
-        self.active = True
+        self._input.active = True
         self.bytes_in += len(data)
         session = self.session
         if self.stranger:
             self._said_by_stranger(len(data))
-            if self._closing:
+            if self._output.closing:
                 return
         if session is not None:
-            self._take(session, data)
+            self._input.take(data)
             buffers = self._listener.connections.buffers
             buffers.unseen += len(data)
             if buffers.unseen > buffers.often:
                 self._listener.connections.look_at_buffers()
-        elif self._closing:
+        elif self._output.closing:
             return
         elif self._web is not None:
             self._web.data_received(data)
         else:
             self._first_bytes(data)
-
-    def _take(self, session: Session, data: bytes) -> None:
-        """Hand bytes to the session; what is more than this client's portion waits until others had their turn."""
-        share, size = self._listener.connections.share, len(data)
-        if self._behind or size > self._portion.size or (size > self._portion.size >> 3 and not share.room):
-            self._behind = self._behind[self._position :] + data if self._behind else data
-            self._position = 0
-            self._pause(_BEHIND)
-            self._catch_up_later()
-        else:
-            self._handle(session, data)
-
-    def _handle(self, session: Session, data: bytes) -> None:
-        share = self._listener.connections.share
-        # A short slice is not much more than what another thread takes: then what this thread did counts for a portion.
-        pressed = share.pressed
-        begun, effort = share.clock(), share.effort() if pressed else 0.0
-        if self._web is None:
-            session.data_received(data)
-        else:
-            self._web.data_received(data)
-        took = share.clock() - begun
-        self._portion.took(len(data), share.effort() - effort if pressed else took, share.slice)
-        share.spent(took)
-        if self._writing_paused and self._transport.get_write_buffer_size() + self._out_size > self.hard_limit:
-            # It sends but does not read the answers: what piles up for it is bounded by not reading it.
-            self._pause(_SLOW)
-
-    def _catch_up_later(self) -> None:
-        if not self._catching_up and not self._paused & ~_BEHIND:
-            self._catching_up = True
-            of_broker = self.session is not None and self.session.of_broker
-            self._listener.connections.share.add(self._catch_up, of_broker=of_broker)
-
-    def _catch_up(self) -> bool:
-        """Handle the next portion of what is behind; whether there is one more."""
-        session = self.session
-        if self._closing or session is None:
-            self._behind = b""
-        elif self._paused & ~_BEHIND:
-            self._catching_up = False
-            return False  # goes on when it is read again
-        else:
-            self.active = True
-            start, self._position = self._position, self._position + self._portion.size
-            portion = self._behind[start : self._position]
-            if self._position >= len(self._behind):
-                self._behind = b""
-            self._handle(session, portion)
-        if self._behind:
-            return True
-        self._catching_up = False
-        self._resume(_BEHIND)
-        return False
 
     def _said_by_stranger(self, size: int) -> None:
         if self.session is not None and self.session.user is not None:
@@ -278,8 +184,8 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Hold the session back: the write buffer is above its high-water mark."""
-        self._writing_paused = True
-        self._taken_before = self._taken()
+        self._output.paused = True
+        self._taken_before = self._output.taken()
         if not self.closing:
             self._takes_until = self.loop.time() + self._listener.write_timeout
             self.deadline = min(self.deadline, self._takes_until)
@@ -288,11 +194,11 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """Let the session go on: the write buffer is below its low-water mark."""
-        self._writing_paused = False
+        self._output.paused = False
         if not self.closing:
             # The next sweep looks again and sets the deadline that now holds (log-in, silence, none).
             self.deadline = max(self.loop.time(), self.opened + self._listener.handshake_timeout)
-        self._resume(_SLOW)
+        self._input.resume(SLOW)
         if self.session is not None:
             self.session.resume_writing()
 
@@ -304,8 +210,8 @@ class Connection(asyncio.Protocol):
         connections = self._listener.connections
         if connections.remove(self) is None:
             return  # refused, or already handled (a failed TLS handshake)
-        who, why = who_ended(self.close_reason, self.session, error, closing=self._closing)
-        self._closing = True
+        who, why = who_ended(self.close_reason, self.session, error, closing=self._output.closing)
+        self._output.closing = True
         self.deadline = float("inf")
         session = self.session
         if self._web is not None:
@@ -343,7 +249,7 @@ class Connection(asyncio.Protocol):
                     return
                 data = data[header.size :]
             known = data and not self._proxied
-            secured = self._transport is not self._raw
+            secured = self._output.transport is not self._raw
             begins = first_bytes.read(data, self._listener.rules, secured=secured) if known else None
         except (SniffError, ProxyError, OpeningError) as error:
             self._refuse(str(error))
@@ -356,8 +262,8 @@ class Connection(asyncio.Protocol):
 
             self._web = WebSocket(self, self._listener.acceptor.settings, self._listener.speaks)
             self._web.data_received(data)
-        elif begins is not None and (session := self.begin(begins, self)) is not None:
-            self._take(session, data)
+        elif begins is not None and self.begin(begins, self) is not None:
+            self._input.take(data)
 
     def _relocate(self, proxied: proxy.Proxied) -> bool:
         """Count it where the client is that a proxy speaks for; False: it is refused."""
@@ -374,7 +280,7 @@ class Connection(asyncio.Protocol):
         assert listener.tls is not None  # noqa: S101  (the acceptor's rules say so)
         assert self._raw is not None  # noqa: S101
         listener.connections.strangers.grew(self, TLS)
-        if self._closing:
+        if self._output.closing:
             return
         tls_handshake.begin(
             self,
@@ -392,7 +298,7 @@ class Connection(asyncio.Protocol):
         if self.deadline == float("inf"):
             return  # dropped, and counted out
         # Cut off from here in the middle of it, the layer reports neither an error nor a connection.
-        if waiter.cancelled() or error is not None or self._transport is self._raw:
+        if waiter.cancelled() or error is not None or self._output.transport is self._raw:
             tls_handshake.log_failure(self.peer, self._listener.acceptor.settings, error)
             self.close_reason = "TLS handshake failed"
             self._lost(error)
@@ -409,6 +315,7 @@ class Connection(asyncio.Protocol):
         except PolluxError as error:
             self._refuse(str(error))
             return None
+        self._input.begin(session, session.data_received if self._web is None else self._web.data_received)
         fields = {
             "connection": self.peer.connection_id,
             "source": self.peer.address,
@@ -437,146 +344,56 @@ class Connection(asyncio.Protocol):
 
     # -- the session's view (Transport)
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Queue bytes for sending.
-
-        The transport makes a system call of each write. So the first of a turn goes out at once, as there is mostly
-        no other, and those behind it (deliveries from many queues) go out together when the turn ends.
-        """
-        size = len(data)
-        self.bytes_out += size
-        out = self._out
-        if out is None:
-            self._out = []
-            self.loop.call_soon(self._end_turn)
-            self._transport.write(data)
-            return
-        out.append(data if type(data) is bytes else bytes(data))
-        self._out_size += size
-        if self._out_size > _OUT_LIMIT:
-            self._flush()  # now, so that the transport can say that the client is slow
-
-    def _end_turn(self) -> None:
-        if not self._holds:
-            self._flush()
-            self._out = None
-
-    def _flush(self) -> None:
-        out = self._out
-        if self._holds:
-            self._hold_back()
-        elif out:
-            self._out = []
-            self._out_size = 0
-            self._send(out)
-
-    def _send(self, out: list[bytes]) -> None:
-        if out and not self._transport.is_closing():
-            # One that was cut off since it was queued: uvloop raises for a write to a handle that is closed.
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-
     def hold(self) -> Callable[[Exception | None], None]:
-        """Keep what is written from now on until the answer is called: with None it goes out, with an error never.
-
-        Holds end in the order in which they began.
-        """
-        if self._out is None:
-            self._out = []
-        if not self._holds:
-            self._flush()
-        self._holds.append(len(self._out))
-        return self._release
-
-    def _release(self, error: Exception | None) -> None:
-        """End the first hold: what was written before the next one began goes out."""
-        if not self._holds:
-            return
-        if error is not None:
-            self._holds.clear()
-            self.abort()
-            return
-        out = self._out or []
-        many = self._holds.end_first(len(out))
-        self._out = out[many:] if self._holds else None
-        ready = out[:many]
-        self._out_size -= sum(map(len, ready))
-        self._send(ready)
-        if self._holds or self._transport.is_closing():
-            return
-        if self._held_back:
-            self._held_back = False
-            # What went out may have been more than the client takes at once: then the transport says when it goes on.
-            if self._transport.get_write_buffer_size() <= self._listener.high_water:
-                self.resume_writing()
-        if self._closing:
-            self._transport.close()
-
-    def _hold_back(self) -> None:
-        """Have the session wait when so much is held that the transport would have it wait."""
-        if self._out_size > self._listener.high_water and not self._held_back:
-            self._held_back = True
-            if not self._writing_paused:
-                self.pause_writing()
+        """Keep what is written from now on until the answer is called: with None it goes out, with an error never."""
+        return self._output.hold(self)
 
     def close(self) -> None:
         """Close after everything queued was sent; the sweep aborts it when that takes too long."""
-        if not self._closing:
-            self._closing = True
+        if not self._output.closing:
             self.deadline = self.loop.time() + CLOSE_TIMEOUT
-            self._flush()
-            if not self._holds:
-                self._transport.close()
+            self._output.close()
 
     def abort(self) -> None:
         """Close at once."""
-        self._closing = True
-        self._transport.abort()
+        self._output.abort()
 
     def pause_reading(self) -> None:
         """Stop taking bytes from the client (back pressure)."""
-        self._pause(_SESSION)
+        self._input.pause(SESSION)
 
     def resume_reading(self) -> None:
         """Take bytes again."""
-        self._resume(_SESSION)
-
-    def _pause(self, why: int) -> None:
-        if not self._paused and not self._closing:
-            self._transport.pause_reading()
-        self._paused |= why
-
-    def _resume(self, why: int) -> None:
-        if self._paused & why:
-            self._paused &= ~why
-            if self._behind:
-                self._catch_up_later()
-            if not self._paused and not self._transport.is_closing():
-                self._transport.resume_reading()
+        self._input.resume(SESSION)
 
     # -- the server's view
 
     @property
     def closing(self) -> bool:
         """Whether it is being closed."""
-        return self._closing or self._ending
+        return self._output.closing or self._ending
+
+    @property
+    def bytes_out(self) -> int:
+        """The number of bytes that were written to the client."""
+        return self._output.written
 
     @property
     def reading_paused(self) -> bool:
         """Whether the client is not being read."""
-        return bool(self._paused)
+        return bool(self._input.paused)
 
     def measure(self) -> int:
         """Return the bytes that its buffers hold, when it has logged in (before, they count elsewhere)."""
-        moved = self.bytes_in + self.bytes_out
+        moved = self.bytes_in + self._output.written
         if self.measured or moved != self._measured_at:
             self._measured_at = moved
             session = self.session
-            if session is None or self.stranger or self._closing:
+            if session is None or self.stranger or self._output.closing:
                 self.measured = 0
             else:
-                waiting = self._out_size + (len(self._behind) - self._position if self._behind else 0)
-                waiting += self._web.buffered if self._web is not None else 0
-                self.measured = waiting + session.buffered() + self._transport.get_write_buffer_size()
+                web = self._web.buffered if self._web is not None else 0
+                self.measured = self._input.waiting + web + session.buffered() + self._output.unsent()
         return self.measured
 
     def drop(self, reason: str) -> None:
@@ -605,11 +422,11 @@ class Connection(asyncio.Protocol):
         seen = Seen(
             closing=self.closing,
             logged_in=session is not None and session.user is not None,
-            blocked=self._writing_paused,
+            blocked=self._output.paused,
             early=now < self._takes_until,
-            took=self._writing_paused and not self.closing and now >= self._takes_until and self._took(),
+            took=self._output.paused and not self.closing and now >= self._takes_until and self._took(),
             ttl=self.ttl,
-            heard=self.active or bool(self._paused),
+            heard=self._input.active or bool(self._input.paused),
         )
         match due(seen):
             case Due.CUT_OFF:
@@ -627,7 +444,7 @@ class Connection(asyncio.Protocol):
             case Due.NEVER:
                 self.deadline = float("inf")
             case Due.LIVES:
-                self.active = False
+                self._input.active = False
                 self.deadline = now + self.ttl
             case Due.SILENT:
                 self.shutdown(f"silent for {self.ttl:g} s (connection-ttl)")
@@ -641,17 +458,12 @@ class Connection(asyncio.Protocol):
 
     def _took(self) -> bool:
         """Return whether the client took something since the last look, or what is written waits for the broker."""
-        before, self._taken_before = self._taken_before, self._taken()
-        return self._taken_before != before or bool(self._holds)
-
-    def _taken(self) -> int:
-        """Return the bytes the client has taken so far (for TLS an estimate that grows alike)."""
-        return self.bytes_out - self._transport.get_write_buffer_size()
+        before, self._taken_before = self._taken_before, self._output.taken()
+        return self._taken_before != before or self._output.held
 
     def describe(self) -> dict[str, Any]:
         """Return what management shows: values that can be written as JSON."""
-        session = self.session
-        peer = self.peer
+        session, peer, transport = self.session, self.peer, self._output.transport
         return {
             "id": peer.connection_id,
             "source": peer.address,
@@ -665,8 +477,8 @@ class Connection(asyncio.Protocol):
             "certificateSubject": peer.certificate_subject,
             "bytesIn": self.bytes_in,
             "bytesOut": self.bytes_out,
-            "writeBuffer": self._transport.get_write_buffer_size() if not self._transport.is_closing() else 0,
-            "writingPaused": self._writing_paused,
+            "writeBuffer": transport.get_write_buffer_size() if not transport.is_closing() else 0,
+            "writingPaused": self._output.paused,
             "readingPaused": self.reading_paused,
             "seconds": round(self.loop.time() - self.opened, 3),
         }
