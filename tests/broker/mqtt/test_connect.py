@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.sessions.mqtt import Broker, Client, publish
-from pollux.protocols.mqtt.inbound import MAX_PARKED
+from pollux.protocols.mqtt.parked import MAX_PARKED
 from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.packets import (
     V5,

@@ -8,7 +8,7 @@ import pytest
 
 from harness.sessions.mqtt import Broker, Client, publish
 from pollux.errors import LimitError
-from pollux.protocols.mqtt import inbound
+from pollux.protocols.mqtt import parked
 from pollux.protocols.mqtt.delivery import MAX_PARKED, WINDOW_311
 from pollux.protocols.mqtt.published import MAX_ALIASED
 from pollux.wire.mqtt import properties as p
@@ -395,6 +395,24 @@ async def test_a_client_that_goes_while_an_address_is_full_leaves_nothing(
     assert not gate.waiting
 
 
+async def test_the_file_of_what_is_parked_counts_and_goes_with_its_client(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(broker, monkeypatch)
+    client = broker.client(V5)
+    await client.connect("c")
+    gate.open = False
+    client.write(publish("t", bytes(300_000), 1, 11))
+    await broker.settle()
+    assert client.session.inbound.describe()["parked"] == 1
+    assert client.session.inbound.buffered() > 300_000
+    (file,) = (broker.directory / "large").glob("*.msg")
+    deleted: list[int] = []
+    monkeypatch.setattr(broker.storage.large, "delete", deleted.append)
+    client.lose()
+    assert [f"{number}.msg" for number in deleted] == [file.name]
+
+
 async def test_reading_pauses_when_too_much_is_parked(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(broker, monkeypatch)
     client = broker.client(V311)
@@ -404,7 +422,7 @@ async def test_reading_pauses_when_too_much_is_parked(broker: Broker, monkeypatc
     while client.transport.reading:
         count += 1
         client.write(publish("t", bytes(10_000), 1, count))
-        assert count * 10_000 < 2 * inbound.MAX_PARKED_BYTES
+        assert count * 10_000 < 2 * parked.MAX_PARKED_BYTES
     client.session.keep_alive.heard -= 100
     client.session.keep_alive.look()
     assert not client.transport.closed, "a client nobody listens to was timed out"

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pollux.protocols.mqtt.known_topics import MAX_TOPIC_BYTES, MAX_TOPICS, KnownTopics
 from pollux.wire.mqtt.reasons import ProtocolError, ReasonCode
 from pollux.wire.mqtt.topics import (
     MAX_TOPIC_LEVELS,
@@ -128,3 +129,29 @@ def test_shared_filters() -> None:
 )
 def test_matching_as_section_4_7_has_it(topic_filter: str, topic: str, expected: bool) -> None:
     assert matches(topic_filter, topic) is expected
+
+
+@pytest.mark.parametrize("length", [8, 60_000])
+def test_the_topics_that_are_remembered_are_bounded_in_number_and_bytes(length: int) -> None:
+    known = KnownTopics(TopicMapping().address)
+    for number in range(2 * MAX_TOPICS):
+        topic = b"%08d" % number + b"x" * (length - 8)
+        assert known[len(topic).to_bytes(2, "big") + topic] == topic.decode()
+        assert len(known) <= MAX_TOPICS
+        assert sum(map(len, known)) <= MAX_TOPIC_BYTES
+
+
+def test_a_topic_is_checked_once_and_one_that_is_refused_each_time() -> None:
+    asked: list[str] = []
+
+    def address(topic: str) -> str:
+        asked.append(topic)
+        return topic
+
+    known = KnownTopics(address)
+    for _ in range(2):
+        assert known[b"\x00\x01t"] == "t"
+        with pytest.raises(ProtocolError):
+            known[b"\x00\x01#"]
+    assert asked == ["t"]
+    assert list(known) == [b"\x00\x01t"]

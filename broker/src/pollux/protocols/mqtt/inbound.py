@@ -9,9 +9,10 @@ the message is sent with that duplicate id. A client that sends again after a re
 a duplicate to the address's id cache, or the message never got in and is taken now.
 
 **Back pressure**: while an address takes no messages, PUBLISHes are parked and nothing is confirmed; acknowledgements
-of deliveries are still read. Beyond ``MAX_PARKED_BYTES`` reading pauses. What was parked goes on in order.
+of deliveries are still read. Beyond a limit reading pauses (:mod:`pollux.protocols.mqtt.parked`). What was parked goes
+on in order.
 
-One file, and a long one: a packet's order, confirmation and record are decided in one pass over what a read brought.
+A packet's order, confirmation and record are decided here, in one pass over what a read brought.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from pollux.engine.memory import PACKET
 from pollux.engine.security import Permission
 from pollux.errors import DiskFullError, LimitError, PolluxError
 from pollux.message import Encoding, Message
-from pollux.protocols.mqtt.backpressure import PARKED
+from pollux.protocols.mqtt.known_topics import KnownTopics
 from pollux.protocols.mqtt.large import LARGE, LargeRest
+from pollux.protocols.mqtt.parked import Parked
 from pollux.protocols.mqtt.phases import INTAKE, Intake
 from pollux.protocols.mqtt.published import FLAGS, TopicAliases, published
 from pollux.protocols.mqtt.refusal import RefusedError, reason_of
@@ -35,7 +37,6 @@ from pollux.wire.mqtt import properties as p
 from pollux.wire.mqtt.encode import encode_ack, encode_words
 from pollux.wire.mqtt.packets import V5
 from pollux.wire.mqtt.reasons import ProtocolError, ReasonCode
-from pollux.wire.mqtt.topics import check_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,12 +51,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pollux.mqtt")
 
 TAKING, PARKING, STOPPED = Intake.TAKING, Intake.PARKING, Intake.STOPPED
-#: Bytes (and messages) of PUBLISHes kept while an address takes none; beyond them reading pauses.
-MAX_PARKED_BYTES = 1024 * 1024
-MAX_PARKED = 4_096
-#: Topics a connection remembers as checked, and their bytes.
-_MAX_TOPICS = 1_024
-_MAX_TOPIC_BYTES = 256 * 1024
 _PUBACK = 0x4002_0000
 _PUBREC = 0x5002_0000
 _PUBCOMP = 0x7002_0000
@@ -68,7 +63,6 @@ class Inbound:
         "_again",
         "_aliases",
         "_answers",
-        "_awaited",
         "_awaiting",
         "_close_unauthorized",
         "_identity",
@@ -76,7 +70,6 @@ class Inbound:
         "_mqtt_sessions",
         "_packets",
         "_parked",
-        "_parked_bytes",
         "_phase",
         "_post",
         "_problem_info",
@@ -86,7 +79,6 @@ class Inbound:
         "_security",
         "_send",
         "_state",
-        "_topic_bytes",
         "_topics",
         "_transport",
         "_unfinished",
@@ -134,9 +126,7 @@ class Inbound:
         self._problem_info = problem_info
         self._close_unauthorized = close_unauthorized
         self._phase = TAKING
-        #: Topic as on the wire -> address, for topics that are well formed.
-        self._topics: dict[bytes, str] = {}
-        self._topic_bytes = 0
+        self._topics = KnownTopics(mqtt_sessions.mapping.address)
         self._aliases = TopicAliases(alias_maximum)
         #: Answers of this turn, in order: words of four bytes, or whole packets.
         self._answers: list[int | bytes] = []
@@ -147,10 +137,7 @@ class Inbound:
         self._awaiting: deque[tuple[bytes, int]] = deque()
         #: QoS 1 and 2 messages received and not finished (section 3.1.2.11.3).
         self._in_flight = 0
-        self._parked: deque[PublishTuple] = deque()
-        self._parked_bytes = 0
-        #: Addresses that what is parked waits for.
-        self._awaited: set[str] = set()
+        self._parked = Parked(self._post, reading, self._writable)
         self._reading = reading
         #: QoS 2 messages whose record is on its way to the disk.
         self._second: deque[PublishTuple] = deque()
@@ -166,8 +153,7 @@ class Inbound:
         """Take the PUBLISHes of one wake-up, in order. :meth:`end_turn` confirms. Raises ProtocolError."""
         self.received += len(packets)
         if self._phase is not TAKING:
-            for packet in packets:
-                self._park(packet)
+            self._parked.add(packets)
             return
         now = self._mqtt_sessions.wall_ms()
         start = 0
@@ -179,8 +165,7 @@ class Inbound:
                 start = end
                 continue
             if not self._publish_special(packets[start], now):
-                for later in packets[start + 1 :]:
-                    self._park(later)
+                self._parked.add(packets[start + 1 :])
                 return
             start += 1
         if self._v5 and self._in_flight > self._receive_maximum:
@@ -195,7 +180,7 @@ class Inbound:
         address, together = "", end - start > 1
         while start < end:
             try:
-                address = self._topics.get(topic) or self._check(topic)
+                address = self._topics[topic]
                 self._security.check(self._identity, Permission.send, address)
                 if not self._post.writable(address):
                     self._wait_for(address, packets[start:])
@@ -242,20 +227,9 @@ class Inbound:
                 self._in_flight += 1
             self._refuse(packet, error)
         elif self._phase is not TAKING:
-            self._park(packet)
+            self._parked.add((packet,))
         else:
             self._publish_special(packet, self._mqtt_sessions.wall_ms())
-
-    def _check(self, topic: bytes) -> str:
-        """Check a topic that was not seen before on this connection; return its address."""
-        name = check_topic_name(topic[2:])
-        address = self._mqtt_sessions.mapping.address(name)
-        self._topic_bytes += len(topic)
-        if len(self._topics) >= _MAX_TOPICS or self._topic_bytes > _MAX_TOPIC_BYTES:
-            self._topics.clear()
-            self._topic_bytes = len(topic)
-        self._topics[topic] = address
-        return address
 
     def _publish_special(self, packet: PublishTuple, now: int) -> bool:
         """Take a PUBLISH off the fast path. False: it had to be parked."""
@@ -281,7 +255,7 @@ class Inbound:
             topic = self._aliases.topic_of(topic, rest)
         packet = (first, topic, packet_id, rest)
         try:
-            address = self._topics.get(topic) or self._check(topic)
+            address = self._topics[topic]
             self._security.check(self._identity, Permission.send, address)
             if not self._post.writable(address):
                 self._in_flight -= packet_id != 0
@@ -356,7 +330,7 @@ class Inbound:
         self._state.storing.discard(packet_id)
         if error is not None:
             return  # the broker stops
-        address = self._topics.get(topic) or self._check(topic)
+        address = self._topics[topic]
         try:
             self._send_special(packet, address, self._mqtt_sessions.wall_ms(), self._state.inbound.get(packet_id))
         except PolluxError as refusal:
@@ -477,33 +451,19 @@ class Inbound:
 
     # -- back pressure
 
-    def _park(self, packet: PublishTuple) -> None:
-        self._parked.append(packet)
-        rest = packet[3]
-        self._parked_bytes += len(rest) + len(packet[1]) + 200
-        if isinstance(rest, LargeRest):
-            self._parked_bytes += rest.large.size
-        if self._parked_bytes > MAX_PARKED_BYTES or len(self._parked) > MAX_PARKED:
-            self._reading.pause(PARKED)
-
     def _wait_for(self, address: str, packets: list[PublishTuple]) -> None:
         """Keep ``packets`` until ``address`` takes messages."""
         if self._phase is TAKING:
             self._phase = follow(INTAKE, TAKING, PARKING)
-        for packet in packets:
-            self._park(packet)
-        self._awaited.add(address)
-        self._post.on_writable(address, self._writable)
+        self._parked.add(packets)
+        self._parked.wait_for(address)
 
     def _writable(self) -> None:
         """Go on with what is parked."""
-        self._awaited = {address for address in self._awaited if not self._post.writable(address)}
         if self._phase is not PARKING:
             return
         self._phase = follow(INTAKE, PARKING, TAKING)
-        packets = list(self._parked)
-        self._parked.clear()
-        self._parked_bytes = 0
+        packets = self._parked.take()
         self.received -= len(packets)
         try:
             self.publish(packets)
@@ -511,12 +471,11 @@ class Inbound:
             self.violate(error)
             return
         self.end_turn()
-        if not self._parked:
-            self._reading.resume(PARKED)
+        self._parked.went_on()
 
     def buffered(self) -> int:
         """Return the bytes of what waits until its address takes messages again, and of the topics of aliases."""
-        return self._parked_bytes + self._aliases.size
+        return self._parked.size + self._aliases.size
 
     def set_identity(self, identity: Identity) -> None:
         """Check the rights of ``identity`` from now on: the client has authenticated itself again."""
@@ -525,15 +484,7 @@ class Inbound:
     def stop(self) -> None:
         """Drop what is parked, as the connection is gone: what was not confirmed the client sends again."""
         self._phase = follow(INTAKE, self._phase, STOPPED)
-        for address in self._awaited:
-            self._post.off_writable(address, self._writable)
-        self._awaited.clear()
-        for packet in self._parked:
-            rest = packet[3]
-            if isinstance(rest, LargeRest):
-                self._post.storage.large.delete(rest.large.id)
-        self._parked.clear()
-        self._parked_bytes = 0
+        self._parked.drop()
 
     def describe(self) -> dict[str, object]:
         """Return the counters, by name, for management."""
@@ -542,7 +493,7 @@ class Inbound:
             "refused": self.refused,
             "in_flight": self._in_flight,
             "parked": len(self._parked),
-            "parked_bytes": self._parked_bytes,
+            "parked_bytes": self._parked.size,
             "reading_paused": self._reading.paused,
             "awaiting_pubrel": len(self._state.inbound),
         }
