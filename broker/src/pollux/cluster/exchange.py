@@ -216,6 +216,19 @@ class ExchangeAnnouncer(Announcer):
         """Nothing is open before something is said."""
         self._putting: set[asyncio.Task[None]] = set()
 
+    def stop(self) -> None:
+        """Say that this broker is not reached any more, if it ever was, and then hold nothing open."""
+        began = self._timer is not None
+        super().stop()
+        if began:
+            self._ending = asyncio.get_running_loop().create_task(self._end())
+
+    async def _end(self) -> None:
+        try:
+            await asyncio.gather(*self._putting)
+        finally:
+            await self.exchange.close()
+
     def _send(self, data: bytes) -> None:
         task = asyncio.get_running_loop().create_task(self._put(data))
         self._putting.add(task)
