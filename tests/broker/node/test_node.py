@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING
 
+import pytest
+
+from harness.broker import free_udp_port
+from harness.ports import free_port
 from pollux.audit import Trail
+from pollux.cluster.exchange import ExchangeAnnouncer
 from pollux.config import loads
 from pollux.config.acceptors import AcceptorSettings
 from pollux.config.users import Users
@@ -231,3 +237,76 @@ async def test_what_a_router_remembers_outlives_a_restart_where_it_is_told_to(tm
         await node.engine.stable()  # type: ignore[union-attr]  # it serves
         assert await stop(node)
     assert remembered == [0, 1, 0, 0], "what a router that is gone remembered is forgotten"
+
+
+#: A router that serves nobody here, and looks for others in a group; a group of both kinds, and what needs them.
+IN_GROUP = (
+    '<connection-router name="r"><key-type>USER_NAME</key-type><policy name="FIRST_ELEMENT"/><pool>'
+    '<discovery-group-ref discovery-group-name="g"/></pool></connection-router>'
+)
+GROUPS = (
+    '<connectors><connector name="me">tcp://127.0.0.1:1</connector></connectors>'
+    "<cluster-user>nodes</cluster-user><cluster-password>twins</cluster-password>"
+    '<broadcast-groups><broadcast-group name="b">{0}<connector-ref>me</connector-ref></broadcast-group>'
+    '</broadcast-groups><discovery-groups><discovery-group name="g">{0}</discovery-group></discovery-groups>'
+    "<connection-routers>"
+)
+
+
+def grouped(directory: Path, group: str, router: str) -> Configuration:
+    text = XML.replace("<addresses>", f"{GROUPS.format(group)}{router}</connection-routers><addresses>")
+    return loads(text.format(addresses=""), file=str(directory / "broker.xml"))
+
+
+async def test_a_reload_without_the_router_lets_go_of_its_group(tmp_path: Path) -> None:
+    """Breaks when the socket of a discovery group stays for a router that is gone."""
+    address, port = "239.255.7.12", free_udp_port()
+    group = (
+        f"<local-bind-address>127.0.0.1</local-bind-address><group-address>{address}</group-address>"
+        f"<group-port>{port}</group-port>"
+    )
+    around = Around()
+    node = Node(grouped(tmp_path, group, IN_GROUP), Users(), Trail.off(), process=around, acceptors=around)
+    await serve(node)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as another:
+        with pytest.raises(OSError, match="in use"):
+            another.bind((address, port))
+        assert await node.reload(grouped(tmp_path, group, ""), Users()) == ["refused"]
+        await asyncio.sleep(0)  # a socket is closed in the loop's next turn
+        another.bind((address, port))
+    assert await stop(node)
+
+
+async def test_a_broker_is_found_by_others_also_without_its_router(tmp_path: Path) -> None:
+    """Breaks when a router that goes takes the port along by which this broker announces itself (TCPPING).
+
+    And when that port stays although the broker has stopped.
+    """
+    port = free_port()
+    (tmp_path / "jgroups.xml").write_text(
+        f"<config><TCP bind_addr='127.0.0.1' bind_port='{port}'/>"
+        f"<TCPPING initial_hosts='127.0.0.1[{port}]' port_range='0'/></config>"
+    )
+    group = "<jgroups-file>jgroups.xml</jgroups-file><jgroups-channel>c</jgroups-channel>"
+    around = Around()
+    node = Node(grouped(tmp_path, group, IN_GROUP), Users(), Trail.off(), process=around, acceptors=around)
+    await serve(node)
+
+    async def said() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        size = int.from_bytes(await reader.readexactly(2), "little")
+        found = await reader.readexactly(size)
+        writer.close()
+        return found
+
+    (announcer,) = node.links._announcers
+    assert isinstance(announcer, ExchangeAnnouncer)
+    async with asyncio.timeout(30):
+        await asyncio.gather(*announcer._putting)  # the first announcement
+        assert await said()
+        assert await node.reload(grouped(tmp_path, group, ""), Users()) == ["refused"]
+        assert await said()
+        assert await stop(node)
+        await announcer._ending
+        with pytest.raises(ConnectionRefusedError):
+            await said()

@@ -5,9 +5,11 @@ The cases of the reference's ConnectionRouterManagerTest, LocalCacheTest, Elasti
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from msgspec.structs import replace
@@ -16,8 +18,10 @@ from broker.cluster.connection.conftest import until
 from broker.cluster.routers.test_decisions import client
 from broker.engine.conftest import Office
 from harness.broker import free_udp_port
+from harness.ports import free_port
 from pollux.cluster.discovery import Announcer
 from pollux.cluster.link import CoreHub
+from pollux.cluster.routers.listeners import Announced
 from pollux.cluster.routers.pool import TargetPool
 from pollux.cluster.routers.service import KIND, Routers
 from pollux.config.acceptors import Connector, ConnectorSettings, Endpoint
@@ -38,6 +42,9 @@ from pollux.wire.core.peer import ClusterKey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from pollux.cluster.discovery import Discovered
+    from pollux.cluster.exchange import ExchangeDiscovered
 
 pytestmark = pytest.mark.asyncio
 NODE = b"N" * 16
@@ -147,12 +154,16 @@ def choosing(pool: RouterPool) -> ConnectionRouter:
     return ConnectionRouter("r", RouterKeyType.USER_NAME, policy=RouterPolicy("FIRST_ELEMENT"), pool=pool)
 
 
-def members(routers: Routers) -> list[Endpoint]:
-    """Where the brokers of its pool are."""
+def pool_of(routers: Routers) -> TargetPool:
     router = routers.get("r")
     assert router is not None
     assert isinstance(router.pool, TargetPool)
-    return [endpoint for member in router.pool._remotes for endpoint in member.endpoints]
+    return router.pool
+
+
+def members(routers: Routers) -> list[Endpoint]:
+    """Where the brokers of its pool are."""
+    return [endpoint for member in pool_of(routers)._remotes for endpoint in member.endpoints]
 
 
 A, B, C = (Endpoint("tcp", "127.0.0.1", port) for port in (1, 2, 3))
@@ -251,4 +262,99 @@ async def test_a_router_whose_pool_cannot_be_stays_as_it_was_and_others_are_chan
     assert routers.get("r") is before
     assert [served(routers, "other", user) for user in ("alice", "bob")] == [False, True]
     assert await reload(office, routers, PLAIN, other) == []
+    await routers.stop()
+
+
+def listened(port: int) -> bool:
+    """Whether somebody has the group's socket."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as another:
+        try:
+            another.bind((ADDRESS, port))
+        except OSError:
+            return True
+    return False
+
+
+IN_GROUP = choosing(RouterPool(discovery_group_ref=DiscoveryGroupRef("g"), check_period=60_000))
+
+
+async def test_a_group_is_listened_to_as_long_as_a_router_needs_it(office: Office) -> None:
+    """Breaks when a reload leaves the socket of a group open that no router has any more, or closes another one's."""
+    port = free_udp_port()
+    discovering(office, port, ConnectorSettings())
+    routers = await started(office, IN_GROUP, replace(IN_GROUP, name="another"))
+    await reload(office, routers, replace(IN_GROUP, policy=RouterPolicy("ROUND_ROBIN")))
+    async with announced(port, HUB.key, A):
+        await until(lambda: members(routers) == [A])
+    await reload(office, routers, choosing(HERE))
+    await until(lambda: not listened(port))
+    await reload(office, routers, IN_GROUP)
+    async with announced(port, HUB.key, A):
+        await until(lambda: members(routers) == [A])
+    await reload(office, routers)
+    await until(lambda: not listened(port))
+    await routers.stop()
+
+
+async def test_a_router_that_stays_as_it_was_keeps_its_group(office: Office) -> None:
+    port = free_udp_port()
+    discovering(office, port, ConnectorSettings())
+    (group,) = office.configuration.discovery_groups
+    nowhere = replace(group, name="nowhere", group_port=free_udp_port(), local_bind_address="192.0.2.1")
+    office.configuration = replace(office.configuration, discovery_groups=(group, nowhere))
+    routers = await started(office, IN_GROUP)
+    there = RouterPool(discovery_group_ref=DiscoveryGroupRef("nowhere"), check_period=60_000)
+    (line,) = await reload(office, routers, choosing(there))
+    assert "discovery-group 'nowhere'" in line
+    async with announced(port, HUB.key, A):
+        await until(lambda: members(routers) == [A])
+    await routers.stop()
+    await until(lambda: not listened(port))
+
+
+def listener(routers: Routers) -> Discovered:
+    found = pool_of(routers).members
+    assert isinstance(found, Announced)
+    return found.listener
+
+
+@pytest.mark.parametrize("kind", ["FILE_PING", "JDBC_PING", "TCPPING"])
+async def test_a_place_where_members_meet_is_looked_at_no_longer_than_a_router_needs_it(
+    office: Office, tmp_path: Path, kind: str
+) -> None:
+    """Breaks when the directory, the table or the ports of a JGroups file are asked for ever."""
+    jgroups = {
+        "FILE_PING": f"<TCP/><FILE_PING location='{tmp_path}/ping'/>",
+        "JDBC_PING": f"<TCP/><JDBC_PING connection_url='jdbc:sqlite:{tmp_path}/ping.db'/>",
+        "TCPPING": f"<TCP/><TCPPING initial_hosts='127.0.0.1[{free_port()}]' port_range='0'/>",
+    }[kind]
+    (tmp_path / "jgroups.xml").write_text(f"<config>{jgroups}</config>")
+    group = DiscoveryGroup("g", jgroups_file="jgroups.xml", jgroups_channel="the channel")
+    office.configuration = replace(
+        office.configuration,
+        path=tmp_path / "broker.xml",
+        discovery_groups=(group,),
+        connectors=(Connector("me", (Endpoint("tcp", "me", 9),)),),
+    )
+    routers = await started(office, IN_GROUP)
+    found = cast("ExchangeDiscovered", listener(routers))
+    looked, closed = asyncio.Event(), asyncio.Event()
+    get, close = found.exchange.get, found.exchange.close
+
+    async def getting() -> list[bytes]:
+        looked.set()
+        return await get()
+
+    async def closing() -> None:
+        await close()
+        closed.set()
+
+    found.exchange.get, found.exchange.close = getting, closing  # type: ignore[method-assign]
+    async with asyncio.timeout(30):
+        await looked.wait()
+        await reload(office, routers)
+        await closed.wait()
+    assert found._reading is not None
+    await asyncio.wait([found._reading])
+    assert found._reading.cancelled()
     await routers.stop()

@@ -208,7 +208,8 @@ class TargetPool:
         self._local = local if settings.local_target_enabled else None
         self._quorum = settings.quorum_size
         self._patience = settings.quorum_timeout / 1000
-        self._members = members
+        #: Returns who is a member now.
+        self.members = members
         self._remotes: dict[Member, tuple[Remote, asyncio.Task[None]]] = {}
         self._enough = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
@@ -235,7 +236,7 @@ class TargetPool:
 
     def review(self) -> None:
         """Look after who is a member now, and after nobody else."""
-        members = [member for member in dict.fromkeys(self._members()) if member.endpoints]
+        members = [member for member in dict.fromkeys(self.members()) if member.endpoints]
         gone = {member: self._remotes[member] for member in self._remotes.keys() - {*members}}
         loop = asyncio.get_running_loop()
         before, self._remotes = self._remotes, {}

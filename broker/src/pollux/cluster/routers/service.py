@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from pollux.cluster.connector import ClusterConnector
 from pollux.cluster.discovery import DiscoveryError
 from pollux.cluster.link import CoreHub
-from pollux.cluster.meeting import Meeting
 from pollux.cluster.routers.cache import Cache
+from pollux.cluster.routers.listeners import Announced, Listeners
 from pollux.cluster.routers.pool import Local, Member, TargetPool
 from pollux.cluster.routers.probe import PURPOSE, answering
 from pollux.cluster.routers.router import Router
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from pollux.cluster.connection.connections import Connections
     from pollux.cluster.connection.service import Cluster
-    from pollux.cluster.discovery import Discovered
     from pollux.config.clusters import ConnectionRouter, RouterPool
     from pollux.config.model import Configuration
     from pollux.engine.post_office import PostOffice
@@ -67,8 +66,7 @@ class Routers:
         self._cluster = cluster
         self._keys: dict[tuple[str, str], ClusterKey] = {}
         self._connectors = {one.name: one.endpoints for one in configuration.connectors}
-        #: By the group's name, and the key by which its members prove what they announce.
-        self._discovered: dict[tuple[str, ClusterKey], Discovered] = {}
+        self._listeners = Listeners(node.hex(), self._found)
         self._routers: dict[str, Router] = {}
         if hub is not None:
             where = announcement_of(configuration, node.hex())
@@ -168,20 +166,17 @@ class Routers:
         members = [Member(name, self._connectors[name]) for name in names]
         return lambda: members
 
-    def _group(self, name: str, key: ClusterKey, template: ConnectorSettings) -> Callable[[], Sequence[Member]]:
-        if (name, key) not in self._discovered:
-            group = next(one for one in self._configuration.discovery_groups if one.name == name)
-            found = Meeting(self._configuration, key, self._local.node).others(group, template)
-            found.start()
-            found.on_change.append(self._found)
-            self._discovered[name, key] = found
-        discovered = self._discovered[name, key]
-        return lambda: [Member(f"{one.host}:{one.port}", (one,)) for one in discovered.endpoints]
+    def _group(self, name: str, key: ClusterKey, template: ConnectorSettings) -> Announced:
+        return self._listeners.members(self._configuration, name, key, template)
 
     def _found(self) -> None:
         for router in self._routers.values():
             if isinstance(router.pool, TargetPool):
                 router.pool.review()
+
+    def _listen_to_what_is_used(self) -> None:
+        pools = [router.pool for router in self._routers.values() if isinstance(router.pool, TargetPool)]
+        self._listeners.keep([pool.members.listener for pool in pools if isinstance(pool.members, Announced)])
 
     # -- meanwhile
 
@@ -212,6 +207,8 @@ class Routers:
                 refused.append(f"connection-router {settings.name!r} cannot be as broker.xml has it: {error}")
                 continue
             await _stop(before)
+        # When the new ones are there: a group that one of them has taken over is listened to without a gap.
+        self._listen_to_what_is_used()
         return refused
 
     def describe(self) -> list[dict[str, Any]]:
@@ -222,8 +219,7 @@ class Routers:
         """Look after no pool any more."""
         for router in self._routers.values():
             await _stop(router)
-        for discovered in self._discovered.values():
-            discovered.stop()
+        self._listeners.keep(())
 
 
 def _router_and_key(name: str, routers: Iterable[str]) -> tuple[str, str]:
