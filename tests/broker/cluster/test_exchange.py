@@ -14,7 +14,7 @@ from pollux.cluster.meeting import Meeting
 from pollux.config.acceptors import Connector, ConnectorSettings, Endpoint
 from pollux.config.clusters import BroadcastGroup, DiscoveryGroup
 from pollux.config.model import Configuration
-from pollux.wire.core import ClusterKey
+from pollux.wire.core import ClusterKey, datagram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -178,6 +178,52 @@ async def test_members_find_each_other_and_not_those_of_another_cluster(tmp_path
         for member in members:
             member.stop()
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("kind", ["FILE_PING", "JDBC_PING", "TCPPING"])
+async def test_who_stops_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+    """Breaks when others hear nothing of it, and list it until it was silent for too long; a port closes with it."""
+    ports = [free_port() for _ in range(2)]
+    files = {
+        "FILE_PING": [f"<TCP/><FILE_PING location='{tmp_path}/ping'/>"] * 2,
+        "JDBC_PING": [f"<TCP/><JDBC_PING connection_url='jdbc:sqlite:{tmp_path}/ping.db'/>"] * 2,
+        "TCPPING": [tcp(number, ports) for number in range(2)],
+    }[kind]
+    one, two = (Member(tmp_path, number, files[number]) for number in range(2))
+    try:
+        one.start()
+        two.start()
+        await until(lambda: one.found.endpoints == (two.endpoint,))
+        two.stop()
+        await until(lambda: not one.found.endpoints)
+    finally:
+        one.stop()
+        await asyncio.wait([one.announcer._ending, two.announcer._ending])
+
+
+async def test_a_farewell_comes_after_what_was_said_before_however_long_that_takes(tmp_path: Path) -> None:
+    """Breaks when a slow disk or database has the last announcement replace the farewell."""
+    one = Member(tmp_path, 0, f"<TCP/><FILE_PING location='{tmp_path}/ping'/>")
+    exchange = one.announcer.exchange
+    put, begun, slow = exchange.put, asyncio.Queue[bytes](), asyncio.Event()
+
+    async def putting(member: str, data: bytes) -> None:
+        begun.put_nowait(data)
+        await slow.wait()
+        await put(member, data)
+
+    exchange.put = putting  # type: ignore[method-assign]
+    one.announcer.start()
+    async with asyncio.timeout(PATIENCE):
+        await begun.get()
+        one.announcer.stop()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert begun.empty()
+        slow.set()
+        await one.announcer._ending
+    (left,) = await exchange.get()
+    assert datagram.decode(left, KEY).leaving
 
 
 async def test_what_is_no_announcement_and_who_is_gone(tmp_path: Path) -> None:

@@ -45,6 +45,9 @@ class Exchange(ABC):
     async def get(self) -> list[bytes]:
         """Return what members have left, one's own too. Raises OSError."""
 
+    async def tell(self) -> None:  # noqa: B027  (where others find it, there is nothing to do)
+        """Have others know what was left last, where they are not to find it themselves any more."""
+
     @abstractmethod
     async def close(self) -> None:
         """Hold nothing open any more."""
@@ -177,11 +180,15 @@ class TcpExchange(Exchange):
 
     async def get(self) -> list[bytes]:
         """Ask all hosts; return what they said, and what was said here since."""
+        await self.tell()
+        found, self._heard = self._heard, []
+        return found
+
+    async def tell(self) -> None:
+        """Connect to all hosts: either side says what it has to say."""
         finding = self._finding
         places = [(host, port + more) for host, port in finding.hosts for more in range(finding.port_range + 1)]
         await asyncio.gather(*(self._ask(host, port) for host, port in places))
-        found, self._heard = self._heard, []
-        return found
 
     async def _ask(self, host: str, port: int) -> None:
         with suppress(OSError, EOFError, TimeoutError):
@@ -215,6 +222,8 @@ class ExchangeAnnouncer(Announcer):
     def open(self) -> None:
         """Nothing is open before something is said."""
         self._putting: set[asyncio.Task[None]] = set()
+        self._last = b""
+        self._order = asyncio.Lock()
 
     def stop(self) -> None:
         """Say that this broker is not reached any more, if it ever was, and then hold nothing open."""
@@ -226,21 +235,27 @@ class ExchangeAnnouncer(Announcer):
     async def _end(self) -> None:
         try:
             await asyncio.gather(*self._putting)
+            await self.exchange.tell()
         finally:
             await self.exchange.close()
 
     def _send(self, data: bytes) -> None:
+        self._last = data
         task = asyncio.get_running_loop().create_task(self._put(data))
         self._putting.add(task)
         task.add_done_callback(self._putting.discard)
 
     async def _put(self, data: bytes) -> None:
-        try:
-            await self.exchange.put(self._mine.member, data)
-        except OSError as error:
-            self._failed(error)
-        else:
-            self._problem = ""
+        # Each is put in a thread: one that takes long must not come after the next one, which may be the farewell.
+        async with self._order:
+            if data is not self._last:
+                return
+            try:
+                await self.exchange.put(self._mine.member, data)
+            except OSError as error:
+                self._failed(error)
+            else:
+                self._problem = ""
 
 
 class ExchangeDiscovered(Discovered):
