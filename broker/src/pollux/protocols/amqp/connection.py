@@ -52,6 +52,13 @@ class Receiving(Confirmed, Protocol):
         """Give the client credit again when little is left."""
 
 
+class Running(Protocol):
+    """A link whose last messages are sent together."""
+
+    def end_run(self) -> None:
+        """Send what is not sent yet."""
+
+
 class Connection(Protocol):
     """Say what links use of the session they belong to; it is an attribute of theirs, so that none costs a call."""
 
@@ -69,6 +76,8 @@ class Connection(Protocol):
 
     #: Links that received in this pass.
     touched: list[Receiving]
+    #: The link whose messages were received last, and are not sent yet; None: all are sent.
+    running: Running | None
     #: Bytes received in this pass.
     received_bytes: int
     #: Bytes of messages whose last frames are still to come, of all links.
@@ -92,7 +101,10 @@ class Connection(Protocol):
     accepting: list[tuple[Link, Pointer]]
 
     def settle_acknowledged(self) -> None:
-        """Pass on all that was acknowledged so far, so that what follows comes after it."""
+        """Pass on all that was sent and acknowledged so far, so that what follows comes after it."""
+
+    def end_run(self) -> None:
+        """Send the messages that were collected to be sent together, so that what follows comes after them."""
 
     def stable(self, batch: list[tuple[Confirmed, list[Pointer]]]) -> None:
         """Confirm these deliveries once everything so far is durable."""

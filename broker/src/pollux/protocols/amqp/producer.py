@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pollux.engine.security import MANAGEMENT_ADDRESS
@@ -33,11 +34,14 @@ class Producer(IncomingLink):
 
     __slots__ = (
         "_full",
+        "_kind",
         "_large",
         "_low",
         "_min_large",
         "_ordinary",
         "_partial",
+        "_plain",
+        "_run",
         "_second",
         "_temporary",
         "_waiting",
@@ -83,6 +87,12 @@ class Producer(IncomingLink):
         self._partial = 0
         #: The message the client is sending, when it is large.
         self._large: LargeReceiver | None = None
+        #: Plain messages of this pass that are not sent yet, and their deliveries (None: settled); and what they have
+        #: in common: durable, priority.
+        self._run: list[tuple[Message, Pointer | None]] = []
+        self._kind: tuple[bool, int, int | None] | None = None
+        #: Messages without more to them than a header and a body are sent together.
+        self._plain = address is not None and not session.settings.populate_user
         #: Receiver settle mode second: the client settles after us, see on_settled.
         self._second = second
         self._temporary = temporary
@@ -112,8 +122,15 @@ class Producer(IncomingLink):
             self._forget_partial()
         local: LocalTransaction | None = None
         large = self._large
+        transactional = not settled and lib.pn_delivery_remote_state(delivery) == TRANSACTIONAL
         try:
-            if not settled and lib.pn_delivery_remote_state(delivery) == TRANSACTIONAL:
+            if self._plain and not transactional and large is None and len(data) <= self._ordinary:
+                header = plain_header(data)
+                if header is not None and not header[2]:
+                    self._join(header, data, None if settled else delivery)
+                    return
+            session.end_run()
+            if transactional:
                 local = session.transactions.named_by(delivery).transaction
             transaction = None if local is None else local.transaction
             if large is not None or len(data) > self._ordinary:
@@ -121,7 +138,7 @@ class Producer(IncomingLink):
             else:
                 self._send(data, transaction)
         except PolluxError as error:
-            self._refuse(delivery, settled, error)
+            self._refuse(None if settled else delivery, error)
             return
         if settled:
             return
@@ -130,6 +147,51 @@ class Producer(IncomingLink):
             return
         self.unconfirmed += 1
         self.pending.append(delivery)
+
+    def _join(self, kind: tuple[bool, int, int | None], data: bytes, delivery: Pointer | None) -> None:
+        """Have a plain message be sent with those before it, if they are of its kind."""
+        session = self.session
+        if session.running is not self or kind != self._kind:
+            session.end_run()
+            session.running, self._kind = self, kind
+        message = Message(
+            _AMQP,
+            self.address or "",
+            data,
+            durable=kind[0],
+            priority=kind[1],
+            timestamp=session.now,
+            origin=session.origin,
+        )
+        message.routing_type = self.routing_type
+        self._run.append((message, delivery))
+
+    def end_run(self) -> None:
+        """Send what is not sent yet; what follows comes after it."""
+        run, self._run = self._run, []
+        post, attached = self.session.post, self.attached
+        together = False
+        if len(run) > 1:
+            with suppress(PolluxError):  # nothing was done then: each is tried by itself, and told
+                together = post.send_alike([message for message, _ in run])
+        taken: list[Pointer] = []
+        if together:
+            taken = [delivery for _, delivery in run if delivery is not None]
+        else:
+            for message, delivery in run:
+                try:
+                    post.send(message)
+                except PolluxError as error:
+                    if attached:
+                        self._refuse(delivery, error)
+                        if not self.attached:  # that ended the link, and with it what came behind
+                            return
+                else:
+                    if delivery is not None:
+                        taken.append(delivery)
+        if self.attached:
+            self.unconfirmed += len(taken)
+            self.pending += taken
 
     def _send(self, data: bytes, transaction: Transaction | None) -> None:
         session = self.session
@@ -222,9 +284,9 @@ class Producer(IncomingLink):
             user=session.user if session.settings.populate_user else None,
         )
 
-    def _refuse(self, delivery: Pointer, settled: bool, error: PolluxError) -> None:
-        """Reject a message that was not taken, or end the link when the client wants no outcome."""
-        if settled:
+    def _refuse(self, delivery: Pointer | None, error: PolluxError) -> None:
+        """Reject a message that was not taken, or end the link when the client wants no outcome (None)."""
+        if delivery is None:
             if not isinstance(error, SendError | DecodeError):
                 self.session.close_link(self, condition_of(error), str(error))
             return
@@ -318,6 +380,8 @@ class Producer(IncomingLink):
     def end(self, *, closed: bool) -> None:  # noqa: ARG002  (a producer leaves nothing behind either way)
         """Let go of what came in, for the link is over; :meth:`leave` does the rest."""
         self.abandon()
+        if self.session.running is self:
+            self.session.end_run()
         self.pending = []
         self._forget_partial()
         if self._large is not None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pollux.engine.security import Identity
-    from pollux.protocols.amqp.connection import Confirmed, Draining, Flowing, Receiving
+    from pollux.protocols.amqp.connection import Confirmed, Draining, Flowing, Receiving, Running
     from pollux.protocols.amqp.containers import Containers
     from pollux.protocols.base import Transport
     from pollux.protocols.services import Services
@@ -94,6 +94,7 @@ class AmqpSession(Session):
         self.blocked = BlockedAddresses(self.post)
         self.reading = Reading(transport)
         self.touched: list[Receiving] = []
+        self.running: Running | None = None
         self.received_bytes = 0
         self.partial_bytes = 0
         self.paused = False
@@ -214,6 +215,7 @@ class AmqpSession(Session):
             self.phase = _RECEIVING
         try:
             engine.receive(data, self)
+            self.end_run()
         finally:
             if self.phase is _RECEIVING:
                 self.phase = _IDLE
@@ -242,10 +244,17 @@ class AmqpSession(Session):
                 consumer.on_flow()
 
     def settle_acknowledged(self) -> None:
-        """Pass on all that was acknowledged so far, so that what follows comes after it."""
+        """Pass on all that was sent and acknowledged so far, so that what follows comes after it."""
+        self.end_run()
         if self.acknowledged:
             acknowledged, self.acknowledged = self.acknowledged, []
             self.post.acknowledge(acknowledged)
+
+    def end_run(self) -> None:
+        """Send the messages that were collected to be sent together, so that what follows comes after them."""
+        running, self.running = self.running, None
+        if running is not None:
+            running.end_run()
 
     def _accepted(self, accepting: list[tuple[Link, Pointer]], error: Exception | None) -> None:
         if error is not None or self.phase is _ENDED:
