@@ -53,8 +53,8 @@ async def test_a_row_of_plain_messages_is_one(broker: Broker, taken: list[int], 
     assert await bodies(broker, client, 11) == ["first", *(f"m{n}" for n in range(10))]
 
 
-def _durable(client: Client, links: list[Any]) -> None:
-    client.send(links[0], message("x", durable=True))
+def _not_durable(client: Client, links: list[Any]) -> None:
+    client.send(links[0], message("x", durable=False))
 
 
 def _of_a_group(client: Client, links: list[Any]) -> None:
@@ -77,7 +77,9 @@ def _large(client: Client, links: list[Any]) -> None:
     client.send(links[0], message("x" * 300_000))
 
 
-@pytest.mark.parametrize("other", [_durable, _of_a_group, _with_a_time_to_live, _of_another_link, _of_a_relay, _large])
+@pytest.mark.parametrize(
+    "other", [_not_durable, _of_a_group, _with_a_time_to_live, _of_another_link, _of_a_relay, _large]
+)
 async def test_what_is_between_plain_messages_stays_there(
     broker: Broker, other: Callable[[Client, list[Any]], None]
 ) -> None:
@@ -142,8 +144,9 @@ async def test_each_is_told_what_became_of_it_when_they_are_not_taken_together(
     assert await bodies(broker, client, 2) == ["m0", "m2"]
 
 
+@pytest.mark.parametrize("behind", [{}, {"durable": False}, {"group_id": "g"}], ids=["alike", "another", "special"])
 async def test_a_settled_one_that_is_refused_ends_the_link_and_what_is_behind_it(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, behind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await broker.client().opened()
     sender = await client.sender("q", capabilities=["queue"])
@@ -156,8 +159,9 @@ async def test_a_settled_one_that_is_refused_ends_the_link_and_what_is_behind_it
 
     monkeypatch.setattr(broker.post, "send", refuse)
     monkeypatch.setattr(broker.post, "send_alike", lambda _: False)
-    for number in range(3):
+    for number in range(2):
         client.send(sender, message(f"m{number}"), settled=True)
+    client.send(sender, message("behind", **behind), settled=True)
     await client.until(lambda: sender.state & proton.Endpoint.REMOTE_CLOSED)
     assert sender.remote_condition.name == "amqp:unauthorized-access"
     assert await bodies(broker, client, 1) == ["m0"]

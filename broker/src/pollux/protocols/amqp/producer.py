@@ -130,6 +130,8 @@ class Producer(IncomingLink):
                     self._join(header, data, None if settled else delivery)
                     return
             session.end_run()
+            if not self.attached:
+                return  # what came before ended the link
             if transactional:
                 local = session.transactions.named_by(delivery).transaction
             transaction = None if local is None else local.transaction
@@ -153,6 +155,8 @@ class Producer(IncomingLink):
         session = self.session
         if session.running is not self or kind != self._kind:
             session.end_run()
+            if not self.attached:
+                return  # what came before ended the link
             session.running, self._kind = self, kind
         message = Message(
             _AMQP,
