@@ -144,7 +144,7 @@ async def test_each_is_told_what_became_of_it_when_they_are_not_taken_together(
     assert await bodies(broker, client, 2) == ["m0", "m2"]
 
 
-@pytest.mark.parametrize("behind", [{}, {"durable": False}, {"group_id": "g"}], ids=["alike", "another", "special"])
+@pytest.mark.parametrize("behind", [{}, {"priority": 9}, {"group_id": "g"}], ids=["alike", "another", "special"])
 async def test_a_settled_one_that_is_refused_ends_the_link_and_what_is_behind_it(
     broker: Broker, behind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
