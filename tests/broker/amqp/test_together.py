@@ -14,6 +14,7 @@ from pollux.errors import DiskFullError, NotPermittedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pollux.errors import PolluxError
     from pollux.message import Message
 
 ACCEPTED, REJECTED = proton.Delivery.ACCEPTED, proton.Delivery.REJECTED
@@ -31,6 +32,22 @@ def taken(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(broker.post, "send_alike", send_alike)
     return sizes
+
+
+@pytest.fixture
+def refuse(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Callable[[PolluxError], None]:
+    """Return what has the post office refuse the message m1 with an error from now on."""
+    post_send = broker.post.send
+
+    def with_error(error: PolluxError) -> None:
+        def send(sent: Message, *more: Any) -> None:
+            if b"m1" in sent.data:
+                raise error
+            post_send(sent, *more)
+
+        monkeypatch.setattr(broker.post, "send", send)
+
+    return with_error
 
 
 async def bodies(broker: Broker, client: Client, count: int) -> list[Any]:
@@ -122,21 +139,15 @@ async def test_what_comes_with_the_end_of_its_link_is_taken(broker: Broker) -> N
 
 
 async def test_each_is_told_what_became_of_it_when_they_are_not_taken_together(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, refuse: Callable[[PolluxError], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await broker.client().opened()
     sender = await client.sender("q", capabilities=["queue"])
-    send = broker.post.send
-
-    def refuse(sent: Message, *more: Any) -> None:
-        if b"m1" in sent.data:
-            raise DiskFullError("no room for this one")
-        send(sent, *more)
+    refuse(DiskFullError("no room for this one"))
 
     def full(_: Sequence[Message]) -> bool:
         raise DiskFullError("no room for all of them")
 
-    monkeypatch.setattr(broker.post, "send", refuse)
     monkeypatch.setattr(broker.post, "send_alike", full)
     deliveries = await client.send_all(sender, [message(f"m{n}") for n in range(3)])
     assert [each.remote_state for each in deliveries] == [ACCEPTED, REJECTED, ACCEPTED]
@@ -146,18 +157,14 @@ async def test_each_is_told_what_became_of_it_when_they_are_not_taken_together(
 
 @pytest.mark.parametrize("behind", [{}, {"priority": 9}, {"group_id": "g"}], ids=["alike", "another", "special"])
 async def test_a_settled_one_that_is_refused_ends_the_link_and_what_is_behind_it(
-    broker: Broker, behind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    broker: Broker,
+    behind: dict[str, Any],
+    refuse: Callable[[PolluxError], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = await broker.client().opened()
     sender = await client.sender("q", capabilities=["queue"])
-    send = broker.post.send
-
-    def refuse(sent: Message, *more: Any) -> None:
-        if b"m1" in sent.data:
-            raise NotPermittedError("not any more")
-        send(sent, *more)
-
-    monkeypatch.setattr(broker.post, "send", refuse)
+    refuse(NotPermittedError("not any more"))
     monkeypatch.setattr(broker.post, "send_alike", lambda _: False)
     for number in range(2):
         client.send(sender, message(f"m{number}"), settled=True)

@@ -202,7 +202,7 @@ async def test_who_stops_is_not_waited_for(tmp_path: Path, kind: str) -> None:
 
 
 async def test_a_farewell_comes_after_what_was_said_before_however_long_that_takes(tmp_path: Path) -> None:
-    """Breaks when a slow disk or database has the last announcement replace the farewell."""
+    """Breaks when a slow disk or database has the last announcement replace the farewell, or more and more wait."""
     one = Member(tmp_path, 0, f"<TCP/><FILE_PING location='{tmp_path}/ping'/>")
     exchange = one.announcer.exchange
     put, begun, slow = exchange.put, asyncio.Queue[bytes](), asyncio.Event()
@@ -216,7 +216,10 @@ async def test_a_farewell_comes_after_what_was_said_before_however_long_that_tak
     one.announcer.start()
     async with asyncio.timeout(PATIENCE):
         await begun.get()
+        for _ in range(10):
+            one.announcer._send(b"said while the first one hangs")
         one.announcer.stop()
+        assert len(one.announcer._putting) == 2
         for _ in range(5):
             await asyncio.sleep(0)
         assert begun.empty()

@@ -241,17 +241,17 @@ class ExchangeAnnouncer(Announcer):
 
     def _send(self, data: bytes) -> None:
         self._last = data
-        task = asyncio.get_running_loop().create_task(self._put(data))
+        if len(self._putting) > 1:
+            return  # one is put, where it may hang, and the next one puts what was said last
+        task = asyncio.get_running_loop().create_task(self._put())
         self._putting.add(task)
         task.add_done_callback(self._putting.discard)
 
-    async def _put(self, data: bytes) -> None:
+    async def _put(self) -> None:
         # Each is put in a thread: one that takes long must not come after the next one, which may be the farewell.
         async with self._order:
-            if data is not self._last:
-                return
             try:
-                await self.exchange.put(self._mine.member, data)
+                await self.exchange.put(self._mine.member, self._last)
             except OSError as error:
                 self._failed(error)
             else:
