@@ -33,8 +33,9 @@ PRIMARY, BACKUP = "<primary>{}</primary>", "<backup>{}</backup>"
 SMALL_JOURNAL = "<journal-file-size>1M</journal-file-size><journal-compact-min-files>4</journal-compact-min-files>"
 SYMMETRIC = "<px:symmetric>{}</px:symmetric>"
 DIRECTORIES = ("journal", "bindings", "large-messages", "paging")
-#: How long a takeover may take in a test on a busy machine, seconds.
-PATIENCE = 120.0
+#: How long a takeover may take in a test on a busy machine, seconds. Below pytest's own timeout (pyproject.toml), so
+#: that what ends the test is the assertion with its words and logs.
+PATIENCE = 90.0
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> float:
