@@ -87,6 +87,24 @@ def test_messages_that_are_alike_are_recorded_as_each_alone(
     assert at_once.tx_records == one_by_one.tx_records
 
 
+@pytest.mark.parametrize("queues", [(3,), (3, 4)], ids=["one queue", "two queues"])
+@pytest.mark.parametrize("tx", [0, 9], ids=["alone", "transaction"])
+@pytest.mark.parametrize("size", [1, 300])
+def test_messages_whose_notes_are_given_are_recorded_as_each_alone(queues: tuple[int, ...], tx: int, size: int) -> None:
+    """Breaks when a note gets to another message, or what is before it in the extension is not that of all."""
+    notes = [bytes((65 + number,)) * size for number in range(4)]
+    messages = []
+    for number, note in enumerate(notes):
+        message = Message(Encoding.MQTT, "orders", b"data" * number, timestamp=7 * number, user="alice")
+        message.id, message.annotations = 11 + number, {"note": note}
+        messages.append(message)
+    (one_by_one, expected), (at_once, found) = recorded(), recorded()
+    for message in messages:
+        one_by_one.message(message, queues, tx)
+    at_once.messages(messages, queues, tx, notes)
+    assert vars(found) == vars(expected)
+
+
 class Handed:
     """Stands for a journal, as far as an append needs one, and keeps what it was handed over."""
 

@@ -63,21 +63,20 @@ class Alike:
         attempt: Attempt | None = None,
         *,
         redelivered: bool = False,
-        change: Callable[[Sequence[Message]], None] | None = None,
+        change: Callable[[Sequence[Message]], list[bytes]] | None = None,
     ) -> bool:
         """Write messages for these queues, ``change``d before; False: not all of them have room, nothing was done."""
         storage, held = self._storage, len(queues)
         size = sum([message.size for message in messages])
         if storage.full or not self._accounts.roomy(account, size, len(messages)):
             return False
-        if change is not None:
-            change(messages)
+        notes = change(messages) if change is not None else None
         ids = [each for queue in queues for each in queue.stored_as]
         for message_id, message in enumerate(messages, storage.next_ids(len(messages))):
             message.id = message_id
             message.references = held
         if ids and messages[0].durable:
-            storage.append_messages(messages, ids, tx)
+            storage.append_messages(messages, ids, tx, notes)
         if attempt is not None and attempt.tx == tx:
             attempt.stored += [(account, message, queues, 0) for message in messages]
         self._accounts.charge(account, size, len(messages))

@@ -19,10 +19,13 @@ class Forward(NamedTuple):
 
 
 class Way(NamedTuple):
-    """Messages that are alike all go to one other node: ``change`` makes copies for its queue of themselves."""
+    """Messages that are alike all go to one other node: ``change`` makes copies for its queue of themselves.
+
+    It returns the values of the one annotation that each of them has then.
+    """
 
     queue: Queue
-    change: Callable[[Sequence[Message]], None]
+    change: Callable[[Sequence[Message]], list[bytes]]
 
 
 class Spread(NamedTuple):

@@ -135,9 +135,15 @@ class Appends:
         if journal.size > journal.group_bytes:
             journal.hand_over()
 
-    def messages(self, messages: Sequence[Message], queue_ids: Sequence[int], tx: int = 0) -> None:
+    def messages(
+        self,
+        messages: Sequence[Message],
+        queue_ids: Sequence[int],
+        tx: int = 0,
+        notes: Sequence[bytes] | None = None,
+    ) -> None:
         """Store durable messages as :meth:`message` does each: they differ in nothing but ids, data, timestamps,
-        expirations and annotations, of which all have the same names.
+        expirations and annotations. ``notes``: the value of the one annotation that each has, all of one size.
         """
         if len(queue_ids) != 1:
             for message in messages:
@@ -154,16 +160,19 @@ class Appends:
         numbers = _NUMBERS_TX if tx else _NUMBERS
         plain_end = numbers + _BEHIND_NUMBERS + len(address)
         before, behind = head[:numbers], head[numbers + TRIPLE.size : plain_end]
-        extension = _extensions(first, head[plain_end:]) if len(head) > plain_end else None
         pack, pack_frame = TRIPLE.pack, FRAME.pack
+        heads = [before + pack(message.id, message.timestamp, message.expiration) + behind for message in messages]
+        if notes:
+            # They are what the extension ends with.
+            same = head[plain_end : len(head) - len(notes[0])]
+            heads = [head + same + note for head, note in zip(heads, notes, strict=True)]
+        elif len(head) > plain_end:
+            heads = [head + _extension(message) for head, message in zip(heads, messages, strict=True)]
         sync = self._sync_plain and not tx
         if not journal.scheduled:
             journal.schedule()
-        for message in messages:
+        for message, head in zip(messages, heads, strict=True):
             data = message.data
-            head = before + pack(message.id, message.timestamp, message.expiration) + behind
-            if extension is not None:
-                head += extension(message)
             length = FRAME_SIZE + len(head) + len(data)
             frame = pack_frame(MARKER, length, crc32c(data, crc32c(head, salt ^ length)))
             journal.parts += (frame, head, data)
@@ -244,22 +253,7 @@ class Appends:
         self.journal.append(OUTCOME.pack(RecordType.ROLLBACK, 0, tx, 0), sync=self._sync_tx)
 
 
-def _extensions(first: Message, encoded: bytes) -> Callable[[Message], bytes]:
-    """Return what encodes the extension, with its size, of messages that are like ``first``, whose it is."""
-
-    def each(message: Message) -> bytes:
-        extension = records.extension_of(message)
-        return U32.pack(len(extension)) + extension
-
-    values = tuple((first.annotations or {}).values())
-    if len(values) != 1 or first.large is not None or not isinstance(values[0], bytes):
-        return each
-    # It is what the extension ends with.
-    size = len(values[0])
-    same = encoded[: len(encoded) - size]
-
-    def noted(message: Message) -> bytes:
-        (value,) = (message.annotations or {}).values()  # of the same name as that of the first one
-        return same + value if isinstance(value, bytes) and len(value) == size else each(message)
-
-    return noted
+def _extension(message: Message) -> bytes:
+    """Return the extension of a message with its size before it."""
+    extension = records.extension_of(message)
+    return U32.pack(len(extension)) + extension

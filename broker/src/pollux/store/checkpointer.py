@@ -1,14 +1,14 @@
 """The checkpointer: folds sealed segments into a new checkpoint and rewrites sparse files.
 
-A subprocess of the broker (``python -m pollux.store.checkpointer``), at nice 19 so that its work never stalls the event
-loop; unless somebody waits for it (a full disk, a stop), or it waited too long. It reads one JSON job from standard
-input and writes one JSON result. It only ever adds files: killed at any point it leaves a ``.tmp`` or an unreferenced
-``.bodies`` file, which the broker deletes when the next checkpoint is installed. Deleting is the broker's decision.
+A subprocess of the broker (``python -m pollux.store.checkpointer``), which has it work at nice 19 so that it never
+stalls the event loop; unless somebody waits for it (a full disk, a stop), or it waited too long. It reads one JSON job
+from standard input and writes one JSON result. It only ever adds files: killed at any point it leaves a ``.tmp`` or an
+unreferenced ``.bodies`` file, which the broker deletes when the next checkpoint is installed. Deleting is the broker's
+decision.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import sys
@@ -387,10 +387,6 @@ def unreferenced(directory: Path, checkpoint: Checkpoint, files: Files = DISK) -
 def main() -> int:
     """Read a job, do it, write the result."""
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
-    if not job.urgent:
-        # Where a sandbox forbids even this, a checkpoint at the broker's own priority is better than none.
-        with contextlib.suppress(OSError):
-            os.nice(19)
     result = run(job, files_of(job.files))
     sys.stdout.buffer.write(msgspec.json.encode(result))
     return 0

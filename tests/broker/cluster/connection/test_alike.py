@@ -94,6 +94,61 @@ def test_plain_messages_wait_behind_another_kind_and_behind_what_was_sent() -> N
     assert (len(batch), len(again)) == (0, 2), "what the peer has is for whoever decides what becomes of it"
 
 
+def test_what_is_of_another_kind_or_not_in_order_begins_another_run() -> None:
+    """Breaks when a message is said to be like one that it is not like, or goes with a number below one that went."""
+    mixed = in_queue(
+        waiting(1, message(b"a")),
+        waiting(2, message(b"b"), ("another",)),
+        waiting(4, message(b"c")),
+        waiting(3, message(b"d")),
+    )
+    batch, sent = Packing(), begun()
+    batch.take(mixed, sent)
+    kind, arrived = received(batch)
+    assert (kind, [(one.number, one.data, one.queues) for one in arrived]) == (
+        Kind.ALIKE,
+        [(1, b"a", ("orders",)), (2, b"b", ("another",)), (4, b"c", ("orders",))],
+    )
+    assert [known(reference.message).number for reference in mixed] == [3]  # type: ignore[union-attr]
+    assert (sent.last(LIFE), sent.in_flight) == (4, 3)
+
+
+def test_a_part_of_what_went_together_is_confirmed() -> None:
+    """Breaks when more or less is done than the peer has, or what is on its way is counted with other bytes."""
+    queue = in_queue(*(waiting(number, message(b"x" * number)) for number in (2, 3, 5, 8, 9)))
+    references = list(queue)
+    sent = begun()
+    Packing().take(queue, sent)
+    sizes = [reference.message.size for reference in references]
+    assert (sent.in_flight, sent.size) == (5, sum(sizes))
+    assert sent.confirmed(LIFE, 1) == []
+    assert sent.confirmed(LIFE, 4) == references[:2]
+    assert (sent.in_flight, sent.size) == (3, sum(sizes[2:]))
+    assert sent.confirmed(LIFE, 5) == references[2:3]
+    sent.end()
+    assert (sent.in_flight, sent.size, sent.holds) == (0, 0, True)
+    # The peer had one more of them: that is done, and the last one goes again.
+    sent.begin(NODE, {LIFE: 8})
+    fates = [sent.next(known(one.message), one) for one in references[3:]]  # type: ignore[arg-type]
+    assert fates == [Fate.DONE, Fate.SEND]
+
+
+def test_each_is_looked_at_while_one_is_to_be_given_up() -> None:
+    """Breaks when what an operator wants given up goes with the others."""
+    queue = in_queue(waiting(1, message(b"x")), waiting(2, message(b"y")))
+    sent = begun()
+    Packing().take(deque(queue), sent)
+    sent.end()
+    sent.begin(NODE, {})
+    sent.gives_up = True
+    batch = Packing()
+    batch.take(queue, sent)
+    assert (len(batch), len(queue)) == (0, 2)
+    assert sent.next(known(queue[0].message), queue[0]) is Fate.GIVE_UP  # type: ignore[arg-type]
+    batch.take(queue, sent)
+    assert len(batch) == 2
+
+
 def test_what_goes_again_over_a_new_connection_is_open_no_more() -> None:
     """Breaks when what an earlier connection left open stays so after it was confirmed, to be given up later."""
     sent = begun()

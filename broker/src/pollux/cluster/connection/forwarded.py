@@ -177,8 +177,11 @@ def change(
     *,
     owner: bytes,
     topic: bool,
-) -> None:
-    """Make copies as :func:`stored` does of plain messages themselves, which differ in nothing but data and times."""
+) -> list[bytes]:
+    """Make copies as :func:`stored` does of plain messages themselves, which differ in nothing but data and times.
+
+    Return their notes, which are all that they are annotated with.
+    """
     life, number = numbering.life, numbering.take(len(messages))
     shape = _shape_of(messages[0], (life, queues, visited, owner, False, False, topic, False))
     notes = all_numbered(shape.before, number, len(messages), shape.behind)
@@ -186,6 +189,7 @@ def change(
         message.address, message.priority, message.routing_type, message.origin = address, DEFAULT_PRIORITY, None, 0
         message.annotations = {ROUTE_TO: note}
         message.content = Plain(life, value, shape)
+    return notes
 
 
 def _shape_of(message: Message, way: _Way) -> Shape:

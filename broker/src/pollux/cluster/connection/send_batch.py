@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pollux.cluster.connection import payloads
@@ -44,17 +45,37 @@ class Packing:
 
     def take(self, waiting: deque[MessageReference], sent: Sent) -> None:
         """Take what waits first as long as it is plain, was not sent before, and fits: nearly all of it."""
-        items, shapes = self._items, self._shapes
-        while waiting and not self._others and self._size < _BYTES and len(items) < _COUNT:
-            reference = waiting[0]
+        while waiting and not self._others and self._size < _BYTES and len(self._items) < _COUNT:
+            first = waiting[0].message.content
+            # Where one is to be given up each is looked at.
+            if not isinstance(first, Plain) or sent.gives_up or not self._take_run(waiting, first, sent):
+                return
+
+    def _take_run(self, waiting: deque[MessageReference], first: Plain, sent: Sent) -> bool:
+        """Take those that wait first and have one shape and ascending numbers; whether there is one."""
+        shape, number, size = first.shape, sent.last(first.life), 0
+        items, which = self._items, self._shapes.get(shape, len(self._shapes))
+        begun, room = len(items), _BYTES - self._size
+        references = []
+        for reference in islice(waiting, _COUNT - begun):
             message = reference.message
             plain = message.content
-            if not isinstance(plain, Plain) or not sent.begins(plain.life, plain.number, reference):
-                return
+            if size >= room or not isinstance(plain, Plain) or plain.shape is not shape or plain.number <= number:
+                break
+            number, data = plain.number, message.data
+            size += len(data)
+            items.append((which, number, message.timestamp, data))
+            references.append(reference)
+        if not references:
+            return False
+        self._shapes[shape] = which
+        self._size += size
+        self.life = first.life
+        numbers = [item[1] for item in items[begun:]]
+        sent.begin_run(first.life, numbers, references, sum([reference.message.size for reference in references]))
+        for _ in references:
             waiting.popleft()
-            self.life = plain.life
-            self._size += len(message.data)
-            items.append((shapes.setdefault(plain.shape, len(shapes)), plain.number, message.timestamp, message.data))
+        return True
 
     def add(self, one: Forwarded | Plain, message: Message) -> None:
         """Add a message that fits."""

@@ -6,9 +6,10 @@ over an earlier one, and not confirmed, may be there or not, until the peer says
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pollux.cluster.connection.forwarded import Forwarded, Plain
@@ -27,6 +28,14 @@ class Fate(Enum):
     GIVE_UP = auto()
 
 
+class _Run(NamedTuple):
+    """Messages that went together: their numbers, which ascend, and the bytes of all of them."""
+
+    numbers: list[int]
+    references: list[MessageReference]
+    size: int
+
+
 class Sent:
     """The numbers of one link."""
 
@@ -36,7 +45,7 @@ class Sent:
         #: The next message that was sent before and not taken is given up, as an operator wants it.
         self.gives_up = False
         #: By life, in the order of their numbers.
-        self._in_flight: dict[bytes, deque[tuple[int, MessageReference]]] = {}
+        self._in_flight: dict[bytes, deque[_Run]] = {}
         #: By life: the highest number that this process sent; what the peer had when it accepted this connection; the
         #: last one sent over it. And what was sent over earlier ones and not confirmed.
         self._highest: dict[bytes, int] = {}
@@ -54,7 +63,7 @@ class Sent:
     def end(self) -> None:
         """End a connection: nobody knows whether what is on its way arrives."""
         for life, flight in self._in_flight.items():
-            self._open.update((life, number) for number, _ in flight)
+            self._open.update((life, number) for run in flight for number in run.numbers)
         self.forget()
 
     def forget(self) -> None:
@@ -65,12 +74,12 @@ class Sent:
     @property
     def in_flight(self) -> int:
         """Return how many messages were sent and not confirmed."""
-        return sum(map(len, self._in_flight.values()))
+        return sum(len(run.numbers) for flight in self._in_flight.values() for run in flight)
 
     @property
     def holds(self) -> bool:
         """Whether something was sent that the peer has not said to have, by an earlier connection or this one."""
-        return bool(self._open) or self.in_flight > 0
+        return bool(self._open) or any(self._in_flight.values())
 
     def highest(self, node: bytes, life: bytes) -> int:
         """Return the highest number of a life that was sent to a node, whether it arrived or not; 0: none was."""
@@ -85,17 +94,25 @@ class Sent:
         """Whether a message was not sent over this connection: then it is on its way from now on."""
         if number <= self._last.get(life, 0) or (self.gives_up and (life, number) in self._open):
             return False
-        self._last[life] = number
-        if number > self._highest.get(life, 0):
-            self._highest[life] = number
+        self.begin_run(life, [number], [reference], reference.message.size)
+        return True
+
+    def last(self, life: bytes) -> int:
+        """Return the number that was sent over this connection, or that the peer had before, of a life last."""
+        return self._last.get(life, 0)
+
+    def begin_run(self, life: bytes, numbers: list[int], references: list[MessageReference], size: int) -> None:
+        """Have messages of ``size`` bytes on their way. Their numbers ascend, above :meth:`last`."""
+        top = self._last[life] = numbers[-1]
+        if top > self._highest.get(life, 0):
+            self._highest[life] = top
         if self._open:
-            self._open.discard((life, number))
+            self._open.difference_update((life, number) for number in numbers)
         flight = self._in_flight.get(life)
         if flight is None:
             flight = self._in_flight[life] = deque()
-        flight.append((number, reference))
-        self.size += reference.message.size
-        return True
+        flight.append(_Run(numbers, references, size))
+        self.size += size
 
     def next(self, one: Forwarded | Plain, reference: MessageReference) -> Fate:
         """Return what becomes of a message; what is sent is on its way from now on."""
@@ -115,14 +132,21 @@ class Sent:
 
     def take_back(self, life: bytes) -> None:
         """The last message of a life was not sent after all."""
-        self._in_flight[life].pop()
+        # What is more than bytes in the message went alone.
+        self.size -= self._in_flight[life].pop().size
 
     def confirmed(self, life: bytes, number: int) -> list[MessageReference]:
         """Return what is done: the peer has it all up to this number."""
         flight = self._in_flight.get(life)
-        done = []
-        while flight and flight[0][0] <= number:
-            reference = flight.popleft()[1]
-            self.size -= reference.message.size
-            done.append(reference)
+        done: list[MessageReference] = []
+        while flight and flight[0].numbers[0] <= number:
+            run = flight.popleft()
+            taken, size = run.references, run.size
+            if run.numbers[-1] > number:
+                many = bisect_right(run.numbers, number)
+                taken, left = taken[:many], taken[many:]
+                size = sum([reference.message.size for reference in taken])
+                flight.appendleft(_Run(run.numbers[many:], left, run.size - size))
+            done += taken
+            self.size -= size
         return done

@@ -142,14 +142,14 @@ class Spreading:
             return None
         return Way(only.outlet.queue, partial(self._change, only))
 
-    def _change(self, only: _Only, messages: Sequence[Message]) -> None:
-        """Make copies for the one queue that they are for of messages that are alike."""
+    def _change(self, only: _Only, messages: Sequence[Message]) -> list[bytes]:
+        """Make copies for the one queue that they are for of messages that are alike; return their notes."""
         group, here, key, path, outlet, queues, visited = only
         self._turns[group] = len(here) + 1
         self._count(key, path, len(messages))
         owner = b"" if key[0] == path.peer else key[0]
         numbering = outlet.numbering.of(messages[0].address)
-        change(messages, outlet.queue.address, numbering, queues, visited, owner=owner, topic=bool(group[1]))
+        return change(messages, outlet.queue.address, numbering, queues, visited, owner=owner, topic=bool(group[1]))
 
     def from_home(self, message: Message) -> Sequence[Queue] | Spread:
         """Return where a message goes whose duplicate id was looked at: no other node has to do it again."""
