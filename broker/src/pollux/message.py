@@ -129,5 +129,34 @@ class Message:
         #: The decoded view, cached by :func:`pollux.wire.decoders.content_of`.
         self.content: object | None = None
 
+    def like(self, data: bytes) -> Message:
+        """Return another new message that differs from this one in its data alone, and is nowhere yet.
+
+        It costs half of one that is made of its parts: where many come together all but the first are made so.
+        """
+        other = Message.__new__(Message)
+        other.id = 0
+        other.encoding = self.encoding
+        other.address = self.address
+        other.data = data
+        other.durable = self.durable
+        other.priority = self.priority
+        other.expiration = self.expiration
+        other.timestamp = self.timestamp
+        other.deliver_at = self.deliver_at
+        other.group = self.group
+        other.group_sequence = self.group_sequence
+        other.last_value = self.last_value
+        other.duplicate_id = self.duplicate_id
+        other.routing_type = self.routing_type
+        other.large = self.large
+        other.origin = self.origin
+        other.user = self.user
+        other.references = 0
+        other.annotations = dict(self.annotations) if self.annotations is not None else None
+        other.size = len(data) + MESSAGE_OVERHEAD
+        other.content = None
+        return other
+
     def __repr__(self) -> str:
         return f"<Message {self.id} to {self.address!r} {self.encoding.name} {len(self.data)} B>"

@@ -115,22 +115,33 @@ def test_what_is_of_another_kind_or_not_in_order_begins_another_run() -> None:
 
 def test_a_part_of_what_went_together_is_confirmed() -> None:
     """Breaks when more or less is done than the peer has, or what is on its way is counted with other bytes."""
-    queue = in_queue(*(waiting(number, message(b"x" * number)) for number in (2, 3, 5, 8, 9)))
+    queue = in_queue(*(waiting(number, message(b"x" * number)) for number in (2, 3, 5, 6, 7, 8, 9)))
     references = list(queue)
     sent = begun()
     Packing().take(queue, sent)
     sizes = [reference.message.size for reference in references]
-    assert (sent.in_flight, sent.size) == (5, sum(sizes))
+    assert (sent.in_flight, sent.size) == (7, sum(sizes))
     assert sent.confirmed(LIFE, 1) == []
     assert sent.confirmed(LIFE, 4) == references[:2]
-    assert (sent.in_flight, sent.size) == (3, sum(sizes[2:]))
-    assert sent.confirmed(LIFE, 5) == references[2:3]
+    assert (sent.in_flight, sent.size) == (5, sum(sizes[2:]))
+    assert sent.confirmed(LIFE, 7) == references[2:5]
+    assert (sent.in_flight, sent.size) == (2, sum(sizes[5:]))
     sent.end()
     assert (sent.in_flight, sent.size, sent.holds) == (0, 0, True)
     # The peer had one more of them: that is done, and the last one goes again.
     sent.begin(NODE, {LIFE: 8})
-    fates = [sent.next(known(one.message), one) for one in references[3:]]  # type: ignore[arg-type]
+    fates = [sent.next(known(one.message), one) for one in references[5:]]  # type: ignore[arg-type]
     assert fates == [Fate.DONE, Fate.SEND]
+
+
+def test_messages_of_another_time_or_behind_a_gap_keep_their_own_times_and_numbers() -> None:
+    """Breaks when one gets the time or the number of the run before it."""
+    numbers_and_times = [(1, 7), (2, 7), (3, 8), (5, 8), (6, 8)]
+    queue = in_queue(*(waiting(number, message(b"x", timestamp=time)) for number, time in numbers_and_times))
+    batch = Packing()
+    batch.take(queue, begun())
+    assert [(one.number, one.timestamp) for one in received(batch)[1]] == numbers_and_times
+    assert (len(batch), len(queue)) == (5, 0)
 
 
 def test_each_is_looked_at_while_one_is_to_be_given_up() -> None:
@@ -285,7 +296,7 @@ async def test_messages_that_somebody_here_takes_too_are_not_sent_at_once(nodes:
 @pytest.mark.parametrize("which", [-1, 1])
 def test_a_message_that_is_like_none_is_refused(which: int) -> None:
     copy = to_send(waiting(3, message()))
-    payload = bytes((Kind.ALIKE,)) + msgspec.msgpack.encode(([copy], [(which, 1, 0, b"")]))
+    payload = bytes((Kind.ALIKE,)) + msgspec.msgpack.encode(([copy], [(which, 1, 0, [b""])]))
     with pytest.raises(CoreError, match="like none"):
         Payloads().decode(payload)
 

@@ -344,15 +344,18 @@ def is_plain(sent: Forwarded) -> bool:
     )
 
 
-def plainly_taken(sent: Forwarded, timestamp: int, data: bytes) -> Message:
-    """Return a plain message of this kind, as :func:`taken` would."""
-    return Message(
+def plainly_taken(sent: Forwarded, timestamp: int, run: Sequence[bytes]) -> list[Message]:
+    """Return plain messages of this kind with these data, as :func:`taken` would."""
+    if not run:
+        return []
+    first = Message(
         _ENCODINGS[sent.encoding],
         sent.address,
-        data,
+        run[0],
         durable=sent.durable,
         priority=sent.priority,
         timestamp=timestamp,
         routing_type=_ROUTING[sent.routing_type],
         user=sent.user,
     )
+    return [first, *map(first.like, run[1:])]

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from itertools import groupby
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 
     from pollux.cluster.connection.forwarded import Forwarded
     from pollux.cluster.connection.owner import Owner
-    from pollux.cluster.connection.payloads import Item
+    from pollux.cluster.connection.payloads import Run
     from pollux.cluster.link import Conversation
     from pollux.cluster.routes.numbers import Taken
     from pollux.cluster.routes.records import Key, QueueRecord, Telling
@@ -243,7 +241,7 @@ class IncomingLink:
             return
         if kind is Kind.ALIKE:
             self.empty = False
-            alike = cast("tuple[tuple[Forwarded, ...], list[Item]]", content)
+            alike = cast("tuple[tuple[Forwarded, ...], list[Run]]", content)
             self._take_alike(*alike, len(payload))
             return
         if kind is not Kind.MESSAGES:
@@ -337,12 +335,12 @@ class IncomingLink:
             return
         cluster.post.when_stable(lambda error: self._stored(error, batch, size))
 
-    def _take_alike(self, shapes: tuple[Forwarded, ...], items: list[Item], size: int) -> None:
+    def _take_alike(self, shapes: tuple[Forwarded, ...], runs: list[Run], size: int) -> None:
         """Take messages that are like some others: at once where all have their queues here, else one by one."""
         places = None if self._cluster.post.storage.full else self._places(shapes)
         batch = _Batch()
-        if places is None or not self._put(shapes, places, items, batch):
-            self._take(payloads.each_of(shapes, items), size)
+        if places is None or not self._put(shapes, places, runs, batch):
+            self._take(payloads.each_of(shapes, runs), size)
             return
         self._cluster.post.when_stable(lambda error: self._stored(error, batch, size))
 
@@ -356,23 +354,20 @@ class IncomingLink:
             found.append(queues)
         return found
 
-    def _put(self, shapes: tuple[Forwarded, ...], places: list[list[Queue]], items: list[Item], batch: _Batch) -> bool:
+    def _put(self, shapes: tuple[Forwarded, ...], places: list[list[Queue]], runs: list[Run], batch: _Batch) -> bool:
         """Put messages into their queues, with their numbers: all of them, or nothing. Return whether they are."""
         post, numbers = self._cluster.post, self._cluster.taken_of(self.key)
         count = 0
         try:
             with post.attempt() as tx:
-                for which, run in groupby(items, itemgetter(0)):
+                for which, first, timestamp, run in runs:
                     one, queues = shapes[which], places[which]
                     last = batch.last.get(one.life) or numbers.last(one.life)
-                    messages = []
-                    for _, number, timestamp, data in run:
-                        if number > last:
-                            last = number
-                            messages.append(plainly_taken(one, timestamp, data))
-                    batch.last[one.life] = last
+                    fresh = run[max(0, last + 1 - first) :]
+                    batch.last[one.life] = max(last, first + len(run) - 1)
                     batch.addresses.add(one.address)
-                    count += len(messages)
+                    count += len(fresh)
+                    messages = plainly_taken(one, timestamp, fresh)
                     kept = post.take_alike(messages, queues, tx, moved=one.moved, redelivered=one.redelivered)
                     self._cluster.arrived(queues, kept)
                 for life, highest in batch.last.items():

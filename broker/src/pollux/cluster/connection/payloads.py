@@ -46,15 +46,16 @@ class Kind(IntEnum):
     FULL = 13
 
 
-#: A message of ALIKE: which of the first ones it is like, its number, timestamp and data.
-Item = tuple[int, int, int, bytes]
+#: Messages of ALIKE, whose numbers follow each other: which of the first ones they are like, the number of the first,
+#: the timestamp of all, and the data of each.
+Run = tuple[int, int, int, list[bytes]]
 
 _encode = msgspec.msgpack.Encoder().encode
 _telling = msgspec.msgpack.Decoder(Telling).decode
 _confirm = msgspec.msgpack.Decoder(tuple[bytes, int]).decode
 _members = msgspec.msgpack.Decoder(tuple[Member, ...]).decode
 _messages = msgspec.msgpack.Decoder(tuple[Forwarded, ...]).decode
-_alike = msgspec.msgpack.Decoder(tuple[tuple[Forwarded, ...], list[Item]]).decode
+_alike = msgspec.msgpack.Decoder(tuple[tuple[Forwarded, ...], list[Run]]).decode
 _request = msgspec.msgpack.Decoder(tuple[int, str, bytes]).decode
 _answer = msgspec.msgpack.Decoder(tuple[int, str]).decode
 _about = msgspec.msgpack.Decoder(About).decode
@@ -81,19 +82,20 @@ def messages(listed: Sequence[Forwarded], room: int) -> Iterator[bytes]:
     yield from _cut(Kind.MESSAGES, _encode(listed), room)
 
 
-def alike(shapes: Sequence[Forwarded], items: Sequence[Item], room: int) -> Iterator[bytes]:
-    """Return the payloads of messages that are like one of some others, as far as their items do not say how they are.
+def alike(shapes: Sequence[Forwarded], runs: Sequence[Run], room: int) -> Iterator[bytes]:
+    """Return the payloads of messages that are like one of some others, as far as their runs do not say how they are.
 
     Only for who accepts with ``alike``. ``room``: bytes of the largest.
     """
-    yield from _cut(Kind.ALIKE, _encode((shapes, items)), room)
+    yield from _cut(Kind.ALIKE, _encode((shapes, runs)), room)
 
 
-def each_of(shapes: Sequence[Forwarded], items: Sequence[Item]) -> tuple[Forwarded, ...]:
+def each_of(shapes: Sequence[Forwarded], runs: Sequence[Run]) -> tuple[Forwarded, ...]:
     """Return the messages of :func:`alike` as those of :func:`messages`."""
     return tuple(
         replace(shapes[which], number=number, timestamp=timestamp, data=data)
-        for which, number, timestamp, data in items
+        for which, first, timestamp, those in runs
+        for number, data in enumerate(those, first)
     )
 
 
@@ -166,10 +168,10 @@ class Payloads:
         if kind is Kind.MESSAGES:
             return _checked(_messages(body))
         if kind is Kind.ALIKE:
-            shapes, items = _alike(body)
-            if not {item[0] for item in items} <= set(range(len(shapes))):
+            shapes, runs = _alike(body)
+            if not {run[0] for run in runs} <= set(range(len(shapes))):
                 raise ValueError("a message is like none that was named")
-            return _checked(shapes), items
+            return _checked(shapes), runs
         decode = _DECODE.get(kind)
         return decode(body) if decode is not None else None
 

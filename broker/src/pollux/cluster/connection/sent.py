@@ -6,7 +6,6 @@ over an earlier one, and not confirmed, may be there or not, until the peer says
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,9 +28,9 @@ class Fate(Enum):
 
 
 class _Run(NamedTuple):
-    """Messages that went together: their numbers, which ascend, and the bytes of all of them."""
+    """Messages that went together: their numbers, which follow each other, and the bytes of all of them."""
 
-    numbers: list[int]
+    numbers: range
     references: list[MessageReference]
     size: int
 
@@ -94,15 +93,15 @@ class Sent:
         """Whether a message was not sent over this connection: then it is on its way from now on."""
         if number <= self._last.get(life, 0) or (self.gives_up and (life, number) in self._open):
             return False
-        self.begin_run(life, [number], [reference], reference.message.size)
+        self.begin_run(life, range(number, number + 1), [reference], reference.message.size)
         return True
 
     def last(self, life: bytes) -> int:
         """Return the number that was sent over this connection, or that the peer had before, of a life last."""
         return self._last.get(life, 0)
 
-    def begin_run(self, life: bytes, numbers: list[int], references: list[MessageReference], size: int) -> None:
-        """Have messages of ``size`` bytes on their way. Their numbers ascend, above :meth:`last`."""
+    def begin_run(self, life: bytes, numbers: range, references: list[MessageReference], size: int) -> None:
+        """Have messages of ``size`` bytes on their way. Their numbers are above :meth:`last`."""
         top = self._last[life] = numbers[-1]
         if top > self._highest.get(life, 0):
             self._highest[life] = top
@@ -143,7 +142,7 @@ class Sent:
             run = flight.popleft()
             taken, size = run.references, run.size
             if run.numbers[-1] > number:
-                many = bisect_right(run.numbers, number)
+                many = number + 1 - run.numbers[0]
                 taken, left = taken[:many], taken[many:]
                 size = sum([reference.message.size for reference in taken])
                 flight.appendleft(_Run(run.numbers[many:], left, run.size - size))
