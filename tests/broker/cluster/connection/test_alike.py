@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from broker.cluster.connection.conftest import until
 from broker.cluster.connection.test_links import consumer, pair
 from broker.engine.conftest import Receiver, message
 from pollux.cluster.connection import payloads
-from pollux.cluster.connection.forwarded import Forwarded, change, known, mark_moved, stored, to_send
+from pollux.cluster.connection.forwarded import (
+    Forwarded,
+    change,
+    known,
+    mark_moved,
+    plainly_taken,
+    stored,
+    taken,
+    to_send,
+)
 from pollux.cluster.connection.payloads import Kind, Payloads
 from pollux.cluster.connection.send_batch import Packing
 from pollux.cluster.connection.sent import Fate, Sent
@@ -142,6 +152,19 @@ def test_messages_of_another_time_or_behind_a_gap_keep_their_own_times_and_numbe
     batch.take(queue, begun())
     assert [(one.number, one.timestamp) for one in received(batch)[1]] == numbers_and_times
     assert (len(batch), len(queue)) == (5, 0)
+
+
+@pytest.mark.parametrize("more", [{}, {"priority": 7, "durable": False}, {"routing_type": RoutingType.MULTICAST}])
+def test_a_run_is_taken_as_each_of_its_messages(more: dict[str, Any]) -> None:
+    """Breaks when something of a message is not as its producer's node had it, or is shared with the one before it."""
+    one = to_send(waiting(4, message(b"first", user="alice", **more)))
+    assert one is not None
+    data = [b"a", b"", b"ccc"]
+    run = plainly_taken(one, 77, data)
+    for each, expected in zip(run, [taken(replace(one, timestamp=77, data=part)) for part in data], strict=True):
+        for name in Message.__slots__:
+            assert getattr(each, name) == getattr(expected, name), name
+    assert plainly_taken(one, 77, []) == []
 
 
 def test_each_is_looked_at_while_one_is_to_be_given_up() -> None:

@@ -131,7 +131,7 @@ class Sent:
 
     def take_back(self, life: bytes) -> None:
         """The last message of a life was not sent after all."""
-        # What is more than bytes in the message went alone.
+        # One that is taken back is large, and a large one is a run of its own.
         self.size -= self._in_flight[life].pop().size
 
     def confirmed(self, life: bytes, number: int) -> list[MessageReference]:
